@@ -1,0 +1,130 @@
+// Client: one PJRT plugin (CPU, CUDA, TPU: a shared library) with its devices.
+//
+// Thread-safe. Execution is asynchronous where the plugin is: results are usable as arguments at once;
+// Buffer::Await and ToHost block until the value is there. Every PJRT_Error becomes a Status that names the
+// failing call.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "forebay/base/status.h"
+#include "forebay/xla/graph.h"
+#include "forebay/xla/shape.h"
+
+namespace forebay::xla {
+
+struct ClientOptions {
+  std::string plugin_path;    // see FindPlugin
+  int cpu_device_count = 0;   // > 0: that many virtual devices on the CPU plugin
+  std::string cache_dir;      // compiled programs on disk where the plugin can serialize; "" is memory only
+  std::string log_path;       // where the plugin's own stderr noise goes; "" discards it
+};
+
+// The plugin file to use: `explicit_path` if given, else $FOREBAY_PJRT_PLUGIN, else the CPU plugin that set-up
+// installed. kNotFound says where it looked and how to install one.
+Result<std::string> FindPlugin(const std::string& explicit_path);
+
+struct DeviceInfo {
+  int id;
+  std::string kind;         // "cpu", "NVIDIA H200", "TPU v5p"
+  std::string description;
+  bool addressable;
+};
+
+struct MemoryStats {  // of one compiled program, in bytes
+  int64_t argument_bytes, output_bytes, temp_bytes, alias_bytes, code_bytes;
+};
+
+class Client;
+
+// An array on a device. Move-only; freed with its last owner. An empty Buffer was moved from or donated.
+class Buffer {
+ public:
+  Buffer();
+  Buffer(Buffer&&) noexcept;
+  Buffer& operator=(Buffer&&) noexcept;
+  ~Buffer();
+
+  bool empty() const { return impl_ == nullptr; }
+  const Shape& shape() const;
+  // Blocks until computed; reports the error of the computation that should have made it.
+  Status Await() const;
+  // Blocks and copies to dst, row-major; dst.size() must be shape().bytes().
+  Status ToHost(std::span<std::byte> dst) const;
+  // For small results: all elements as T (float for f32, int32_t for s32...). CHECKs the element size.
+  template <typename T>
+  Result<std::vector<T>> ToVector() const {
+    std::vector<T> out(static_cast<size_t>(shape().elements()));
+    FB_CHECK(static_cast<int64_t>(out.size() * sizeof(T)) == shape().bytes(), "element size");
+    FB_RETURN_IF_ERROR(ToHost(std::as_writable_bytes(std::span<T>(out))));
+    return out;
+  }
+
+  struct Impl;
+  Impl* impl() const { return impl_.get(); }
+  explicit Buffer(std::unique_ptr<Impl> impl);
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// A compiled program on one device (sharded programs come with xla/shard). Thread-safe.
+class Executable {
+ public:
+  virtual ~Executable() = default;
+  // Runs with one Buffer an argument, in Parameter order. Donated arguments are consumed (left empty).
+  // Errors: kInvalidArgument for a wrong count or shape (named), kInternal from the plugin.
+  virtual Result<std::vector<Buffer>> Execute(std::span<Buffer* const> arguments) = 0;
+  virtual const Program& program() const = 0;
+  virtual Result<MemoryStats> memory() const = 0;
+  // Cost analysis, for instance {"flops": ..., "bytes accessed": ...}; empty where the plugin has none.
+  virtual std::map<std::string, double> cost() const = 0;
+};
+
+struct CompileCounters {
+  int64_t compiled;        // programs handed to the compiler
+  int64_t memory_hits;
+  int64_t disk_hits;
+  double compile_seconds;
+};
+
+class Client {
+ public:
+  // Loads the plugin (kNotFound, kInvalidArgument when it is no plugin) and creates its client.
+  static Result<std::unique_ptr<Client>> Create(const ClientOptions& options);
+  virtual ~Client() = default;
+
+  virtual std::string platform() const = 0;       // "cpu"
+  virtual std::string platform_version() const = 0;
+  virtual std::pair<int, int> api_version() const = 0;
+  virtual std::vector<DeviceInfo> devices() const = 0;
+
+  // Copies `data` (row-major) to a device; the memory is free for the caller on return.
+  virtual Result<Buffer> FromHost(std::span<const std::byte> data, const Shape& shape,
+                                  int device = 0) = 0;
+  // A copy on the same device.
+  virtual Result<Buffer> Copy(const Buffer& buffer) = 0;
+
+  // Compiles, or finds the equal program (text + plugin version + flags) in the cache.
+  // `xla_flags` override XLA debug options by name.
+  virtual Result<std::shared_ptr<Executable>> Compile(
+      const Program& program, const std::map<std::string, std::string>& xla_flags = {}) = 0;
+  virtual CompileCounters counters() const = 0;
+
+  // Buffers alive in this client; tests end at zero.
+  virtual int64_t live_buffers() const = 0;
+
+  // FromHost of a typed array.
+  template <typename T>
+  Result<Buffer> FromVector(const std::vector<T>& values, const Shape& shape) {
+    return FromHost(std::as_bytes(std::span<const T>(values)), shape);
+  }
+};
+
+}  // namespace forebay::xla
