@@ -1,0 +1,66 @@
+// The environment contract: one Environment is one episode of a task the agent acts in.
+//
+// Implementations: built in (env/builtin), Python over stdio (env/subprocess). All run on a Loop and never block it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "forebay/base/clock.h"
+#include "forebay/base/loop.h"
+#include "forebay/base/status.h"
+#include "forebay/base/task.h"
+
+namespace forebay::env {
+
+struct Message {
+  std::string role;  // system, user, tool
+  std::string content;
+  friend bool operator==(const Message&, const Message&) = default;
+};
+
+struct ResetRequest {
+  int64_t task_id = 0;
+  std::string split = "train";  // train or eval
+  uint64_t seed = 0;
+};
+
+struct StepResult {
+  std::vector<Message> messages;          // what the agent sees next
+  std::map<std::string, double> rewards;  // components earned by this step; they add up over the episode
+  bool done = false;
+  std::string tool;            // the tool that answered, for audit; "" if none
+  int64_t reward_us = 0;       // of the step's time, spent on grading
+};
+
+// One episode. Calls come one at a time. Errors are typed by who is at fault:
+//   kDeadlineExceeded: it did not answer in time       -> outcome env_timeout
+//   kUnavailable:      its process died                -> outcome env_error
+//   kDataLoss:         it answered garbage or too much -> outcome env_error
+//   kInternal:         it reported an exception        -> outcome env_error
+//   kInvalidArgument in a grader's report              -> outcome grader_error (code kFailedPrecondition)
+// After an error only destruction is allowed; that releases whatever is still running.
+class Environment {
+ public:
+  virtual ~Environment() = default;
+  // The first messages of the conversation.
+  virtual Task<Result<std::vector<Message>>> Reset(ResetRequest request, TimePoint deadline) = 0;
+  virtual Task<Result<StepResult>> Step(std::string action, TimePoint deadline) = 0;
+};
+
+// Makes episodes of one configured environment; lives on the loop.
+class EnvironmentPool {
+ public:
+  virtual ~EnvironmentPool() = default;
+  // An idle environment; waits for a place among `episodes_max`. kDeadlineExceeded, kUnavailable when the environment
+  // cannot be started (with its command and last stderr lines).
+  virtual Task<Result<std::unique_ptr<Environment>>> Acquire(TimePoint deadline) = 0;
+  // Ends every process; awaits them until the deadline, then kills. Call once, before destruction.
+  virtual Task<void> Shutdown(TimePoint deadline) = 0;
+};
+
+}  // namespace forebay::env

@@ -1,0 +1,56 @@
+#include "forebay/xla/pjrt/compile_options.h"
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace forebay::xla::pjrt {
+namespace {
+
+// Field numbers of xla/pjrt/proto/compile_options.proto (and xla/xla_data.proto).
+constexpr int kExecutableBuildOptions = 3;  // of CompileOptionsProto
+constexpr int kEnvOptionOverrides = 7;      // of CompileOptionsProto: map<string, OptionOverrideProto>
+constexpr int kNumReplicas = 4;             // of ExecutableBuildOptionsProto
+constexpr int kNumPartitions = 5;           // of ExecutableBuildOptionsProto
+constexpr int kStringField = 1;             // of OptionOverrideProto
+
+void Varint(std::string& out, uint64_t value) {
+  while (value >= 0x80) {
+    out.push_back(static_cast<char>(value | 0x80));
+    value >>= 7;
+  }
+  out.push_back(static_cast<char>(value));
+}
+
+void Integer(std::string& out, int field, uint64_t value) {
+  Varint(out, static_cast<uint64_t>(field) << 3);
+  Varint(out, value);
+}
+
+void Bytes(std::string& out, int field, std::string_view bytes) {
+  Varint(out, (static_cast<uint64_t>(field) << 3) | 2);
+  Varint(out, bytes.size());
+  out += bytes;
+}
+
+}  // namespace
+
+std::string SerializeCompileOptions(const std::map<std::string, std::string>& xla_flags) {
+  std::string build;
+  Integer(build, kNumReplicas, 1);
+  Integer(build, kNumPartitions, 1);
+  std::string out;
+  Bytes(out, kExecutableBuildOptions, build);
+  for (const auto& [name, value] : xla_flags) {
+    std::string override;
+    Bytes(override, kStringField, value);
+    std::string entry;
+    Bytes(entry, 1, name);
+    Bytes(entry, 2, override);
+    Bytes(out, kEnvOptionOverrides, entry);
+  }
+  return out;
+}
+
+}  // namespace forebay::xla::pjrt
