@@ -1,4 +1,5 @@
-// Tokenizer: text to token ids and back (Hugging Face tokenizers inside), and ChatTemplate: messages to text.
+// Tokenizer: text to token ids and back (Hugging Face tokenizers inside), and ChatTemplate:
+// messages to text.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +44,8 @@ struct Message {
   friend bool operator==(const Message&, const Message&) = default;
 };
 
-// A Jinja chat template, rendered as transformers does (trim_blocks, lstrip_blocks, Python methods).
+// A Jinja chat template, rendered as transformers does (trim_blocks, lstrip_blocks, Python
+// methods).
 class ChatTemplate {
  public:
   // kInvalidArgument with line and reason for a template that does not parse.
@@ -56,7 +58,12 @@ class ChatTemplate {
     bool add_generation_prompt = false;
     std::string tools_json;  // a JSON array, or ""
     std::string bos_token, eos_token;
+    // What the template's strftime_now shows (in UTC); the system clock when not set.
+    std::optional<int64_t> now_unix_s;
   };
+  // kInvalidArgument with the reason: the template raised it (raise_exception), failed on these
+  // messages, or ran for too long; text that is not UTF-8; tools that are not a JSON array.
+  // Thread-safe.
   Result<std::string> Render(std::span<const Message> messages, const Options& options) const;
 
  private:

@@ -1,0 +1,83 @@
+#include <fmt/core.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "forebay/base/status.h"
+#include "forebay/tokenizer/ffi/tokenizer_ffi.h"
+#include "forebay/tokenizer/tokenizer.h"
+
+namespace forebay::tokenizer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+int64_t NowUnixSeconds() {
+  const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::seconds>(since_epoch).count();
+}
+
+}  // namespace
+
+struct ChatTemplate::Impl {
+  FfiTemplate* handle = nullptr;
+  ~Impl() { forebay_template_free(handle); }
+};
+
+ChatTemplate::ChatTemplate(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ChatTemplate::~ChatTemplate() = default;
+
+Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(std::string_view source) {
+  auto impl = std::make_unique<Impl>();
+  OwnedBytes error;
+  if (!forebay_template_new(source.data(), source.size(), &impl->handle, error.out())) {
+    return InvalidArgument(fmt::format("the chat template does not parse: {}",
+                                       std::string_view(error.data(), error.size())));
+  }
+  return std::unique_ptr<ChatTemplate>(new ChatTemplate(std::move(impl)));
+}
+
+Result<std::string> ChatTemplate::Render(std::span<const Message> messages,
+                                         const Options& options) const {
+  Json context;
+  context["messages"] = Json::array();
+  for (const Message& message : messages) {
+    context["messages"].push_back({{"role", message.role}, {"content", message.content}});
+  }
+  context["add_generation_prompt"] = options.add_generation_prompt;
+  context["bos_token"] = options.bos_token;
+  context["eos_token"] = options.eos_token;
+  // As transformers does: defined, but none, when not given.
+  context["documents"] = nullptr;
+  context["tools"] = nullptr;
+  if (!options.tools_json.empty()) {
+    Json tools = Json::parse(options.tools_json, nullptr, /*allow_exceptions=*/false);
+    if (!tools.is_array())
+      return InvalidArgument("the tools of a chat template are not a JSON array");
+    context["tools"] = std::move(tools);
+  }
+
+  std::string context_text;
+  try {
+    context_text = context.dump();
+  } catch (const Json::exception& e) {  // only invalid UTF-8 gets here
+    return InvalidArgument(fmt::format("a chat message is not UTF-8: {}", e.what()));
+  }
+  OwnedBytes text;
+  OwnedBytes error;
+  if (!forebay_template_render(impl_->handle, context_text.data(), context_text.size(),
+                               options.now_unix_s.value_or(NowUnixSeconds()), text.out(),
+                               error.out())) {
+    return InvalidArgument(fmt::format("the chat template refuses these messages: {}",
+                                       std::string_view(error.data(), error.size())));
+  }
+  return std::string(text.data(), text.size());
+}
+
+}  // namespace forebay::tokenizer
