@@ -1,7 +1,5 @@
 #include <fmt/core.h>
 
-#include <chrono>
-#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -9,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "forebay/base/clock.h"
 #include "forebay/base/status.h"
 #include "forebay/tokenizer/ffi/tokenizer_ffi.h"
 #include "forebay/tokenizer/tokenizer.h"
@@ -17,11 +16,6 @@ namespace forebay::tokenizer {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-int64_t NowUnixSeconds() {
-  const auto since_epoch = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::seconds>(since_epoch).count();
-}
 
 }  // namespace
 
@@ -72,7 +66,7 @@ Result<std::string> ChatTemplate::Render(std::span<const Message> messages,
   OwnedBytes text;
   OwnedBytes error;
   if (!forebay_template_render(impl_->handle, context_text.data(), context_text.size(),
-                               options.now_unix_s.value_or(NowUnixSeconds()), text.out(),
+                               options.now_unix_s.value_or(WallMicros() / 1'000'000), text.out(),
                                error.out())) {
     return InvalidArgument(fmt::format("the chat template refuses these messages: {}",
                                        std::string_view(error.data(), error.size())));
