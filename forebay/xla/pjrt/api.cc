@@ -18,18 +18,29 @@ constexpr size_t kErrorMessageBytesMax = 4096;
 StatusCode ToStatusCode(PJRT_Error_Code code) {
   switch (code) {
     case PJRT_Error_Code_INVALID_ARGUMENT:
-    case PJRT_Error_Code_OUT_OF_RANGE: return StatusCode::kInvalidArgument;
-    case PJRT_Error_Code_NOT_FOUND: return StatusCode::kNotFound;
-    case PJRT_Error_Code_ALREADY_EXISTS: return StatusCode::kAlreadyExists;
-    case PJRT_Error_Code_DATA_LOSS: return StatusCode::kDataLoss;
-    case PJRT_Error_Code_RESOURCE_EXHAUSTED: return StatusCode::kResourceExhausted;
-    case PJRT_Error_Code_DEADLINE_EXCEEDED: return StatusCode::kDeadlineExceeded;
-    case PJRT_Error_Code_UNAVAILABLE: return StatusCode::kUnavailable;
+    case PJRT_Error_Code_OUT_OF_RANGE:
+      return StatusCode::kInvalidArgument;
+    case PJRT_Error_Code_NOT_FOUND:
+      return StatusCode::kNotFound;
+    case PJRT_Error_Code_ALREADY_EXISTS:
+      return StatusCode::kAlreadyExists;
+    case PJRT_Error_Code_DATA_LOSS:
+      return StatusCode::kDataLoss;
+    case PJRT_Error_Code_RESOURCE_EXHAUSTED:
+      return StatusCode::kResourceExhausted;
+    case PJRT_Error_Code_DEADLINE_EXCEEDED:
+      return StatusCode::kDeadlineExceeded;
+    case PJRT_Error_Code_UNAVAILABLE:
+      return StatusCode::kUnavailable;
     case PJRT_Error_Code_CANCELLED:
-    case PJRT_Error_Code_ABORTED: return StatusCode::kCancelled;
-    case PJRT_Error_Code_FAILED_PRECONDITION: return StatusCode::kFailedPrecondition;
-    case PJRT_Error_Code_UNIMPLEMENTED: return StatusCode::kUnimplemented;
-    default: return StatusCode::kInternal;
+    case PJRT_Error_Code_ABORTED:
+      return StatusCode::kCancelled;
+    case PJRT_Error_Code_FAILED_PRECONDITION:
+      return StatusCode::kFailedPrecondition;
+    case PJRT_Error_Code_UNIMPLEMENTED:
+      return StatusCode::kUnimplemented;
+    default:
+      return StatusCode::kInternal;
   }
 }
 
@@ -66,9 +77,9 @@ Status Api::ToStatus(PJRT_Error* error, std::string_view name) const {
 }
 
 Status Api::Missing(std::string_view name) const {
-  return Unimplemented(fmt::format(
-      "the PJRT plugin (API {}.{}) has no {}: use a newer plugin", table_->pjrt_api_version.major_version,
-      table_->pjrt_api_version.minor_version, name));
+  return Unimplemented(fmt::format("the PJRT plugin (API {}.{}) has no {}: use a newer plugin",
+                                   table_->pjrt_api_version.major_version,
+                                   table_->pjrt_api_version.minor_version, name));
 }
 
 Status Api::AwaitAndDestroy(PJRT_Event* event, std::string_view what) const {

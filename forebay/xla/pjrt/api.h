@@ -1,9 +1,10 @@
 // Api: the one way to call a PJRT plugin. Nothing outside xla/pjrt/ includes this header.
 //
 // The C API grows at its end: a plugin built from an older or newer header has a shorter or longer
-// function table, and argument structs of another size. Call handles all of it in one place: it fills
-// struct_size, refuses functions that this plugin's table does not reach or leaves null (kUnimplemented,
-// named), and turns a PJRT_Error into a Status that starts with the function's name. Thread-safe.
+// function table, and argument structs of another size. Call handles all of it in one place: it
+// fills struct_size, refuses functions that this plugin's table does not reach or leaves null
+// (kUnimplemented, named), and turns a PJRT_Error into a Status that starts with the function's
+// name. Thread-safe.
 #pragma once
 
 #include <pjrt_c_api.h>
@@ -24,7 +25,7 @@ class Api {
 
   // True if the plugin has this function.
   template <class Function>
-  bool Has(Function* PJRT_Api::*member) const {
+  bool Has(Function* PJRT_Api::* member) const {
     const auto* field = &(table_->*member);
     const size_t end = static_cast<size_t>(reinterpret_cast<const char*>(field) -
                                            reinterpret_cast<const char*>(table_)) +

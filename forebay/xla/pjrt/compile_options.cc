@@ -10,10 +10,10 @@ namespace {
 
 // Field numbers of xla/pjrt/proto/compile_options.proto (and xla/xla_data.proto).
 constexpr int kExecutableBuildOptions = 3;  // of CompileOptionsProto
-constexpr int kEnvOptionOverrides = 7;      // of CompileOptionsProto: map<string, OptionOverrideProto>
-constexpr int kNumReplicas = 4;             // of ExecutableBuildOptionsProto
-constexpr int kNumPartitions = 5;           // of ExecutableBuildOptionsProto
-constexpr int kStringField = 1;             // of OptionOverrideProto
+constexpr int kEnvOptionOverrides = 7;  // of CompileOptionsProto: map<string, OptionOverrideProto>
+constexpr int kNumReplicas = 4;         // of ExecutableBuildOptionsProto
+constexpr int kNumPartitions = 5;       // of ExecutableBuildOptionsProto
+constexpr int kStringField = 1;         // of OptionOverrideProto
 
 void Varint(std::string& out, uint64_t value) {
   while (value >= 0x80) {

@@ -1,5 +1,5 @@
-// The serialized CompileOptionsProto that PJRT_Client_Compile takes, written by hand: three fields do
-// not justify protobuf as a dependency.
+// The serialized CompileOptionsProto that PJRT_Client_Compile takes, written by hand: three fields
+// do not justify protobuf as a dependency.
 #pragma once
 
 #include <map>
@@ -7,7 +7,8 @@
 
 namespace forebay::xla::pjrt {
 
-// One replica, one partition. `xla_flags` are XLA debug options by name ("xla_cpu_enable_fast_math": "true").
+// One replica, one partition. `xla_flags` are XLA debug options by name
+// ("xla_cpu_enable_fast_math": "true").
 std::string SerializeCompileOptions(const std::map<std::string, std::string>& xla_flags);
 
 }  // namespace forebay::xla::pjrt

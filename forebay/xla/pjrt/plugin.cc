@@ -51,18 +51,19 @@ Result<std::string> FindPlugin(const std::string& explicit_path) {
   if (IsFile(built)) return built;
   const std::string installed = InstalledPlugin();
   if (!installed.empty() && IsFile(installed)) return installed;
-  return NotFound(fmt::format("no PJRT plugin: FOREBAY_PJRT_PLUGIN is not set, and neither '{}' nor "
-                              "'{}' exists: {}",
-                              built, installed, kHelp));
+  return NotFound(
+      fmt::format("no PJRT plugin: FOREBAY_PJRT_PLUGIN is not set, and neither '{}' nor "
+                  "'{}' exists: {}",
+                  built, installed, kHelp));
 }
 
 namespace pjrt {
 namespace {
 
-// XLA logs to stderr through absl; this variable, read when the library loads, is the only switch a C
-// API user has (redirecting fd 2 would swallow other threads' output). 3 leaves fatal messages only.
-// A value the user set stays. glibc's setenv is safe beside getenv in other threads only as long as
-// nobody keeps walking `environ`; loading happens once, at the start of a process.
+// XLA logs to stderr through absl; this variable, read when the library loads, is the only switch a
+// C API user has (redirecting fd 2 would swallow other threads' output). 3 leaves fatal messages
+// only. A value the user set stays. glibc's setenv is safe beside getenv in other threads only as
+// long as nobody keeps walking `environ`; loading happens once, at the start of a process.
 void QuietPluginLogs() { ::setenv("TF_CPP_MIN_LOG_LEVEL", "3", /*replace=*/0); }
 
 std::string Attributes(const Api& api) {
@@ -103,14 +104,16 @@ Result<std::unique_ptr<Plugin>> Load(const std::string& path) {
   }
   const PJRT_Api_Version& version = table->pjrt_api_version;
   if (version.major_version != PJRT_API_MAJOR) {
-    return InvalidArgument(fmt::format(
-        "'{}' speaks PJRT API {}.{}, Forebay was built for {}.x: use a plugin of that major version",
-        path, version.major_version, version.minor_version, PJRT_API_MAJOR));
+    return InvalidArgument(
+        fmt::format("'{}' speaks PJRT API {}.{}, Forebay was built for {}.x: use a plugin of that "
+                    "major version",
+                    path, version.major_version, version.minor_version, PJRT_API_MAJOR));
   }
   const Api api(table);
   if (!api.Has(&PJRT_Api::PJRT_Error_Message) || !api.Has(&PJRT_Api::PJRT_Error_Destroy) ||
       !api.Has(&PJRT_Api::PJRT_Error_GetCode)) {
-    return InvalidArgument(fmt::format("'{}' is not a usable PJRT plugin: it cannot report errors", path));
+    return InvalidArgument(
+        fmt::format("'{}' is not a usable PJRT plugin: it cannot report errors", path));
   }
   PJRT_Plugin_Initialize_Args initialize = {};
   FB_RETURN_IF_ERROR(

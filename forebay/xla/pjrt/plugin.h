@@ -1,7 +1,7 @@
 // Plugin: a PJRT shared library, loaded once per process and never unloaded.
 //
-// A plugin starts threads and registers process-wide state in its constructors, so dlclose is not safe;
-// two clients on one file (engine and learner) share one Plugin. Thread-safe.
+// A plugin starts threads and registers process-wide state in its constructors, so dlclose is not
+// safe; two clients on one file (engine and learner) share one Plugin. Thread-safe.
 #pragma once
 
 #include <string>
@@ -14,8 +14,9 @@ namespace forebay::xla::pjrt {
 struct Plugin {
   Api api;
   std::string path;
-  // Distinguishes builds: API version, XLA and StableHLO versions, file size and modification time. CPU
-  // plugins report only "cpu" as their platform version, so the file itself must be part of a cache key.
+  // Distinguishes builds: API version, XLA and StableHLO versions, file size and modification time.
+  // CPU plugins report only "cpu" as their platform version, so the file itself must be part of a
+  // cache key.
   std::string fingerprint;
 };
 

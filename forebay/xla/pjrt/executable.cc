@@ -1,0 +1,196 @@
+#include "forebay/xla/pjrt/executable.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "forebay/base/check.h"
+#include "forebay/base/status.h"
+#include "forebay/xla/client.h"
+#include "forebay/xla/graph.h"
+#include "forebay/xla/pjrt/api.h"
+#include "forebay/xla/pjrt/client_state.h"
+#include "forebay/xla/shape.h"
+
+namespace forebay::xla::pjrt {
+
+PjrtExecutable::PjrtExecutable(std::shared_ptr<ClientState> state, PJRT_LoadedExecutable* loaded,
+                               Program program)
+    : state_(std::move(state)), loaded_(loaded), program_(std::move(program)) {
+  for (size_t i = 0; i < program_.arguments.size(); ++i) {
+    const bool donated = i < program_.donated_to.size() && program_.donated_to[i] >= 0;
+    if (!donated) kept_arguments_.push_back(static_cast<int64_t>(i));
+  }
+}
+
+Result<std::shared_ptr<PjrtExecutable>> PjrtExecutable::Create(std::shared_ptr<ClientState> state,
+                                                               PJRT_LoadedExecutable* loaded,
+                                                               Program program) {
+  // Owned from here on, so that an error below frees it.
+  std::shared_ptr<PjrtExecutable> self(
+      new PjrtExecutable(std::move(state), loaded, std::move(program)));
+  const Api& api = self->state_->api;
+  PJRT_LoadedExecutable_GetExecutable_Args get = {};
+  get.loaded_executable = loaded;
+  FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_LoadedExecutable_GetExecutable, get));
+  self->executable_ = get.executable;
+
+  // A wrong number would have Execute write past its output list.
+  PJRT_Executable_NumOutputs_Args outputs = {};
+  outputs.executable = get.executable;
+  FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_Executable_NumOutputs, outputs));
+  if (outputs.num_outputs != self->program_.results.size()) {
+    return InvalidArgument(fmt::format("program '{}' declares {} results, its module returns {}",
+                                       self->program_.name, self->program_.results.size(),
+                                       outputs.num_outputs));
+  }
+  return self;
+}
+
+PjrtExecutable::~PjrtExecutable() {
+  if (executable_ != nullptr) {
+    PJRT_Executable_Destroy_Args args = {};
+    args.executable = executable_;
+    const Status status = FB_PJRT(state_->api, PJRT_Executable_Destroy, args);
+    FB_CHECK(status.ok(), status.ToString());
+  }
+  PJRT_LoadedExecutable_Destroy_Args args = {};
+  args.executable = loaded_;
+  const Status status = FB_PJRT(state_->api, PJRT_LoadedExecutable_Destroy, args);
+  FB_CHECK(status.ok(), status.ToString());
+}
+
+std::string PjrtExecutable::ArgumentName(size_t index) const {
+  if (index < program_.argument_names.size()) {
+    return fmt::format("argument {} '{}'", index, program_.argument_names[index]);
+  }
+  return fmt::format("argument {}", index);
+}
+
+Status PjrtExecutable::CheckArguments(std::span<Buffer* const> arguments) const {
+  if (arguments.size() != program_.arguments.size()) {
+    return InvalidArgument(fmt::format("program '{}' takes {} arguments, {} were given",
+                                       program_.name, program_.arguments.size(), arguments.size()));
+  }
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Buffer* argument = arguments[i];
+    if (argument == nullptr || argument->empty()) {
+      return InvalidArgument(fmt::format(
+          "program '{}', {}: the buffer is empty (moved from, or donated by an earlier call)",
+          program_.name, ArgumentName(i)));
+    }
+    if (argument->shape() != program_.arguments[i]) {
+      return InvalidArgument(fmt::format("program '{}', {}: takes {}, got {}", program_.name,
+                                         ArgumentName(i), program_.arguments[i].ToString(),
+                                         argument->shape().ToString()));
+    }
+    if (argument->impl()->state != state_) {
+      return InvalidArgument(fmt::format("program '{}', {}: the buffer belongs to another client",
+                                         program_.name, ArgumentName(i)));
+    }
+    if (argument->impl()->device != 0) {
+      return InvalidArgument(
+          fmt::format("program '{}', {}: the buffer is on device {}, the program on 0",
+                      program_.name, ArgumentName(i), argument->impl()->device));
+    }
+  }
+  // A donated buffer is gone after the call, so it may stand in the list only once.
+  if (kept_arguments_.size() == arguments.size()) return OkStatus();
+  std::vector<std::pair<const Buffer*, size_t>> sorted;
+  for (size_t i = 0; i < arguments.size(); ++i) sorted.emplace_back(arguments[i], i);
+  std::sort(sorted.begin(), sorted.end());
+  for (size_t k = 1; k < sorted.size(); ++k) {
+    if (sorted[k].first != sorted[k - 1].first) continue;
+    for (const size_t i : {sorted[k - 1].second, sorted[k].second}) {
+      if (i >= program_.donated_to.size() || program_.donated_to[i] < 0) continue;
+      return InvalidArgument(fmt::format(
+          "program '{}', {}: this argument is donated, but the same buffer is also {}",
+          program_.name, ArgumentName(i),
+          ArgumentName(i == sorted[k].second ? sorted[k - 1].second : sorted[k].second)));
+    }
+  }
+  return OkStatus();
+}
+
+Result<std::vector<Buffer>> PjrtExecutable::Execute(std::span<Buffer* const> arguments) {
+  FB_RETURN_IF_ERROR(CheckArguments(arguments));
+  std::vector<PJRT_Buffer*> inputs;
+  inputs.reserve(arguments.size());
+  for (const Buffer* argument : arguments) inputs.push_back(argument->impl()->buffer);
+  std::vector<PJRT_Buffer*> outputs(program_.results.size(), nullptr);
+  PJRT_Buffer* const* input_list = inputs.data();
+  PJRT_Buffer** output_list = outputs.data();
+
+  PJRT_ExecuteOptions options = {};
+  options.struct_size = PJRT_ExecuteOptions_STRUCT_SIZE;
+  options.non_donatable_input_indices = kept_arguments_.data();
+  options.num_non_donatable_input_indices = kept_arguments_.size();
+  PJRT_LoadedExecutable_Execute_Args args = {};
+  args.executable = loaded_;
+  args.options = &options;
+  args.argument_lists = &input_list;
+  args.num_devices = 1;
+  args.num_args = inputs.size();
+  args.output_lists = &output_list;
+  const Status status = FB_PJRT(state_->api, PJRT_LoadedExecutable_Execute, args);
+
+  // Donated arguments are gone, and after an error those that the plugin took before it failed.
+  for (size_t i = 0; i < arguments.size() && i < program_.donated_to.size(); ++i) {
+    if (program_.donated_to[i] < 0) continue;
+    if (status.ok() || arguments[i]->impl()->IsDeleted()) *arguments[i] = Buffer();
+  }
+  if (!status.ok()) return status.WithContext(fmt::format("program '{}'", program_.name));
+
+  std::vector<Buffer> results;
+  results.reserve(outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    results.push_back(MakeBuffer(state_, outputs[i], program_.results[i], /*device=*/0));
+  }
+  return results;
+}
+
+Result<MemoryStats> PjrtExecutable::memory() const {
+  PJRT_Executable_GetCompiledMemoryStats_Args args = {};
+  args.executable = executable_;
+  FB_RETURN_IF_ERROR(FB_PJRT(state_->api, PJRT_Executable_GetCompiledMemoryStats, args));
+  return MemoryStats{.argument_bytes = args.argument_size_in_bytes,
+                     .output_bytes = args.output_size_in_bytes,
+                     .temp_bytes = args.temp_size_in_bytes,
+                     .alias_bytes = args.alias_size_in_bytes,
+                     .code_bytes = args.generated_code_size_in_bytes};
+}
+
+std::map<std::string, double> PjrtExecutable::cost() const {
+  std::map<std::string, double> out;
+  PJRT_Executable_GetCostAnalysis_Args args = {};
+  args.executable = executable_;
+  if (!FB_PJRT(state_->api, PJRT_Executable_GetCostAnalysis, args).ok()) return out;
+  for (size_t i = 0; i < args.num_properties; ++i) {
+    const PJRT_NamedValue& value = args.properties[i];
+    std::string name(value.name, value.name_size);
+    if (value.type == PJRT_NamedValue_kFloat)
+      out[std::move(name)] = value.float_value;
+    else if (value.type == PJRT_NamedValue_kInt64)
+      out[std::move(name)] = static_cast<double>(value.int64_value);
+  }
+  return out;
+}
+
+Result<std::string> PjrtExecutable::Serialize() const {
+  PJRT_Executable_Serialize_Args args = {};
+  args.executable = executable_;
+  FB_RETURN_IF_ERROR(FB_PJRT(state_->api, PJRT_Executable_Serialize, args));
+  std::string bytes(args.serialized_bytes, args.serialized_bytes_size);
+  args.serialized_executable_deleter(args.serialized_executable);
+  return bytes;
+}
+
+}  // namespace forebay::xla::pjrt

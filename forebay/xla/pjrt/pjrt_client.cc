@@ -1,0 +1,251 @@
+#include "forebay/xla/pjrt/pjrt_client.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "forebay/base/status.h"
+#include "forebay/xla/client.h"
+#include "forebay/xla/graph.h"
+#include "forebay/xla/pjrt/api.h"
+#include "forebay/xla/pjrt/client_state.h"
+#include "forebay/xla/pjrt/compile_options.h"
+#include "forebay/xla/pjrt/executable.h"
+#include "forebay/xla/pjrt/program_cache.h"
+#include "forebay/xla/shape.h"
+
+namespace forebay::xla::pjrt {
+namespace {
+
+// Code compiled for a CPU uses its vector extensions, and is cut for its number of threads: another
+// machine that shares the cache folder must miss.
+std::string HostCpu() {
+  std::string out = fmt::format("threads={}", std::thread::hardware_concurrency());
+  std::ifstream file("/proc/cpuinfo");
+  std::string line;
+  bool model = false;
+  bool flags = false;
+  while ((!model || !flags) && std::getline(file, line)) {
+    const bool is_model = line.starts_with("model name") || line.starts_with("CPU part");
+    const bool is_flags = line.starts_with("flags") || line.starts_with("Features");
+    if ((is_model && !model) || (is_flags && !flags)) out += ";" + line;
+    model = model || is_model;
+    flags = flags || is_flags;
+  }
+  return out;
+}
+
+// Length-prefixed, so that different lists never join into equal text.
+void Append(std::string& out, std::string_view part) {
+  out += std::to_string(part.size());
+  out += ':';
+  out += part;
+}
+
+}  // namespace
+
+PjrtClient::PjrtClient(std::shared_ptr<ClientState> state, DiskCache disk_cache)
+    : state_(std::move(state)), disk_cache_(std::move(disk_cache)) {}
+
+Status PjrtClient::Describe() {
+  const Api& api = state_->api;
+  PJRT_Client_PlatformName_Args name = {};
+  name.client = state_->client;
+  FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_Client_PlatformName, name));
+  platform_.assign(name.platform_name, name.platform_name_size);
+  PJRT_Client_PlatformVersion_Args version = {};
+  version.client = state_->client;
+  FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_Client_PlatformVersion, version));
+  platform_version_.assign(version.platform_version, version.platform_version_size);
+
+  PJRT_Client_Devices_Args all = {};
+  all.client = state_->client;
+  FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_Client_Devices, all));
+  for (PJRT_Device* device : std::span(all.devices, all.num_devices)) {
+    PJRT_Device_GetDescription_Args get = {};
+    get.device = device;
+    FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_Device_GetDescription, get));
+    PJRT_DeviceDescription_Id_Args id = {};
+    id.device_description = get.device_description;
+    FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_DeviceDescription_Id, id));
+    PJRT_DeviceDescription_Kind_Args kind = {};
+    kind.device_description = get.device_description;
+    FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_DeviceDescription_Kind, kind));
+    PJRT_DeviceDescription_ToString_Args text = {};
+    text.device_description = get.device_description;
+    FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_DeviceDescription_ToString, text));
+    PJRT_Device_IsAddressable_Args addressable = {};
+    addressable.device = device;
+    FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_Device_IsAddressable, addressable));
+    devices_.push_back({.id = id.id,
+                        .kind = std::string(kind.device_kind, kind.device_kind_size),
+                        .description = std::string(text.to_string, text.to_string_size),
+                        .addressable = addressable.is_addressable});
+  }
+  Append(machine_, state_->plugin->fingerprint);
+  Append(machine_, platform_);
+  Append(machine_, platform_version_);
+  for (const DeviceInfo& device : devices_) Append(machine_, device.kind);
+  if (platform_ == "cpu") Append(machine_, HostCpu());
+  return OkStatus();
+}
+
+std::pair<int, int> PjrtClient::api_version() const {
+  const PJRT_Api_Version& version = state_->api.table().pjrt_api_version;
+  return {version.major_version, version.minor_version};
+}
+
+int64_t PjrtClient::live_buffers() const {
+  return state_->live_buffers.load(std::memory_order_relaxed);
+}
+
+CompileCounters PjrtClient::counters() const {
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+Result<Buffer> PjrtClient::FromHost(std::span<const std::byte> data, const Shape& shape,
+                                    int device) {
+  if (device < 0 || static_cast<size_t>(device) >= state_->devices.size()) {
+    return InvalidArgument(
+        fmt::format("FromHost: no device {}, this client has {}", device, state_->devices.size()));
+  }
+  if (static_cast<int64_t>(data.size()) != shape.bytes()) {
+    return InvalidArgument(fmt::format("FromHost: {} takes {} bytes, {} were given",
+                                       shape.ToString(), shape.bytes(), data.size()));
+  }
+  return BufferFromHost(state_, data.data(), shape, device);
+}
+
+Result<Buffer> PjrtClient::Copy(const Buffer& buffer) {
+  if (buffer.empty()) {
+    return InvalidArgument("Copy: the buffer is empty (moved from, or donated to a program)");
+  }
+  const Buffer::Impl& impl = *buffer.impl();
+  if (impl.state != state_) return InvalidArgument("Copy: the buffer belongs to another client");
+  PJRT_Buffer_CopyToDevice_Args args = {};
+  args.buffer = impl.buffer;
+  args.dst_device = state_->devices[static_cast<size_t>(impl.device)];
+  FB_RETURN_IF_ERROR(FB_PJRT(state_->api, PJRT_Buffer_CopyToDevice, args));
+  return MakeBuffer(state_, args.dst_buffer, impl.shape, impl.device);
+}
+
+Hash128 PjrtClient::Key(const Program& program,
+                        const std::map<std::string, std::string>& xla_flags) const {
+  // Everything that a cached Executable answers for, not the text alone: two Programs may share
+  // their text and differ in what they declare.
+  std::string text = machine_;
+  Append(text, program.name);
+  Append(text, program.stablehlo);
+  Append(text, std::to_string(program.arguments.size()));
+  for (const Shape& shape : program.arguments) Append(text, shape.ToString());
+  for (const std::string& name : program.argument_names) Append(text, name);
+  Append(text, std::to_string(program.results.size()));
+  for (const Shape& shape : program.results) Append(text, shape.ToString());
+  for (const int result : program.donated_to) Append(text, std::to_string(result));
+  Append(text, SerializeCompileOptions(xla_flags));
+  return HashBytes(text);
+}
+
+Result<std::shared_ptr<Executable>> PjrtClient::Compile(
+    const Program& program, const std::map<std::string, std::string>& xla_flags) {
+  const Hash128 key = Key(program, xla_flags);
+  std::promise<Compiled> promise;
+  std::shared_future<Compiled> earlier;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto it = programs_.find(key); it != programs_.end()) {
+      earlier = it->second;
+      ++counters_.memory_hits;
+    } else {
+      programs_.emplace(key, promise.get_future().share());
+    }
+  }
+  if (earlier.valid()) return earlier.get();
+  Compiled compiled = LoadOrCompile(program, xla_flags, key);
+  if (!compiled.ok()) {
+    // Those who wait get the error; the next request tries again.
+    const std::lock_guard lock(mutex_);
+    programs_.erase(key);
+  }
+  promise.set_value(compiled);
+  return compiled;
+}
+
+PjrtClient::Compiled PjrtClient::LoadOrCompile(const Program& program,
+                                               const std::map<std::string, std::string>& xla_flags,
+                                               const Hash128& key) {
+  if (const std::optional<std::string> serialized = disk_cache_.Read(key)) {
+    if (Compiled loaded = Load(program, *serialized); loaded.ok()) {
+      const std::lock_guard lock(mutex_);
+      ++counters_.disk_hits;
+      return loaded;
+    }
+  }
+  const auto start = std::chrono::steady_clock::now();
+  Compiled compiled = CompileNow(program, xla_flags);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  {
+    const std::lock_guard lock(mutex_);
+    ++counters_.compiled;
+    counters_.compile_seconds += seconds.count();
+  }
+  if (!compiled.ok()) return compiled;
+  if (disk_cache_.enabled()) {
+    const Result<std::string> serialized =
+        static_cast<const PjrtExecutable&>(**compiled).Serialize();
+    if (serialized.ok()) disk_cache_.Write(key, *serialized);
+  }
+  return compiled;
+}
+
+PjrtClient::Compiled PjrtClient::Load(const Program& program, const std::string& serialized) {
+  PJRT_Executable_DeserializeAndLoad_Args args = {};
+  args.client = state_->client;
+  args.serialized_executable = serialized.data();
+  args.serialized_executable_size = serialized.size();
+  FB_RETURN_IF_ERROR(FB_PJRT(state_->api, PJRT_Executable_DeserializeAndLoad, args));
+  FB_ASSIGN_OR_RETURN(std::shared_ptr<Executable> executable,
+                      PjrtExecutable::Create(state_, args.loaded_executable, program));
+  return executable;
+}
+
+PjrtClient::Compiled PjrtClient::CompileNow(const Program& program,
+                                            const std::map<std::string, std::string>& xla_flags) {
+  PJRT_Program module = {};
+  module.struct_size = PJRT_Program_STRUCT_SIZE;
+  std::string code = program.stablehlo;  // the C API takes it as mutable
+  module.code = code.data();
+  module.code_size = code.size();
+  constexpr std::string_view kFormat = "mlir";
+  module.format = kFormat.data();
+  module.format_size = kFormat.size();
+  const std::string options = SerializeCompileOptions(xla_flags);
+  PJRT_Client_Compile_Args args = {};
+  args.client = state_->client;
+  args.program = &module;
+  args.compile_options = options.data();
+  args.compile_options_size = options.size();
+  FB_RETURN_IF_ERROR(FB_PJRT(state_->api, PJRT_Client_Compile, args)
+                         .WithContext(fmt::format("program '{}' does not compile", program.name)));
+  FB_ASSIGN_OR_RETURN(std::shared_ptr<Executable> executable,
+                      PjrtExecutable::Create(state_, args.executable, program));
+  return executable;
+}
+
+}  // namespace forebay::xla::pjrt
