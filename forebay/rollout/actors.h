@@ -1,0 +1,78 @@
+// Actors: coroutines that run episodes on a Loop and stream their trajectories into the buffer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "forebay/base/clock.h"
+#include "forebay/base/loop.h"
+#include "forebay/base/status.h"
+#include "forebay/base/task.h"
+#include "forebay/env/environment.h"
+#include "forebay/rollout/engine.h"
+#include "forebay/tokenizer/tokenizer.h"
+#include "forebay/trajectory/trajectory.h"
+
+namespace forebay::rollout {
+
+struct EpisodeOptions {
+  std::string environment;             // its configured name
+  std::string split = "train";
+  double temperature = 1.0;
+  int32_t turns_max = 4;
+  int32_t new_tokens_per_turn_max = 64;
+  int32_t tokens_max = 512;            // of the whole trajectory
+  Duration reset_deadline = std::chrono::seconds(30);
+  Duration step_deadline = std::chrono::seconds(60);
+  Duration generate_deadline = std::chrono::seconds(120);
+  std::vector<std::string> stop_tokens;  // by text; the model's end of turn
+};
+
+// Runs one episode to its end: always returns a trajectory (Validate holds), whatever fails; the outcome says what. `abort`
+// (may be null) is asked between turns; when true the outcome is kAborted. Messages become tokens through the chat template once; later turns
+// append only the tokens of the new messages, so what was sampled is never re-tokenized.
+Task<Trajectory> RunEpisode(Loop& loop, Engine& engine, env::EnvironmentPool& pool,
+                            const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chat,
+                            EpisodeOptions options, Assignment assignment, std::function<bool()> abort);
+
+// Where actors get work and leave results (the coordinator, wired in apps/). Called on the loop.
+class ActorClient {
+ public:
+  virtual ~ActorClient() = default;
+  // Waits until an episode is admitted. kCancelled: stop.
+  virtual Task<Result<Assignment>> Next() = 0;
+  // Ends the assignment; returns when the buffer has acknowledged (or refused) it.
+  virtual Task<Status> Finish(Trajectory trajectory) = 0;
+};
+
+struct ActorStats {
+  int64_t episodes = 0;  // finished
+  int64_t running = 0;
+  std::vector<int64_t> outcomes;  // by Outcome
+  int64_t append_failures = 0;
+};
+
+// A resizable pool of actors on one loop. All calls on the loop.
+class ActorPool {
+ public:
+  struct Deps {
+    Loop* loop;
+    Engine* engine;
+    env::EnvironmentPool* environments;
+    const tokenizer::Tokenizer* tokenizer;
+    const tokenizer::ChatTemplate* chat;
+    ActorClient* client;
+  };
+  static std::unique_ptr<ActorPool> Create(const Deps& deps, const EpisodeOptions& options);
+  virtual ~ActorPool() = default;
+  // Starts actors, or lets the surplus end after its current episode.
+  virtual void Resize(int64_t actors) = 0;
+  // Aborts episodes at their next turn, starts none. Returns when all have ended, or at the deadline with how many are left.
+  virtual Task<int64_t> Drain(TimePoint deadline) = 0;
+  virtual ActorStats stats() const = 0;
+};
+
+}  // namespace forebay::rollout
