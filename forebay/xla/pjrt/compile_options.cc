@@ -13,7 +13,8 @@ constexpr int kExecutableBuildOptions = 3;  // of CompileOptionsProto
 constexpr int kEnvOptionOverrides = 7;  // of CompileOptionsProto: map<string, OptionOverrideProto>
 constexpr int kNumReplicas = 4;         // of ExecutableBuildOptionsProto
 constexpr int kNumPartitions = 5;       // of ExecutableBuildOptionsProto
-constexpr int kStringField = 1;         // of OptionOverrideProto
+constexpr int kStringField = 1;         // of OptionOverrideProto, a oneof
+constexpr int kBoolField = 2;           // of OptionOverrideProto
 
 void Varint(std::string& out, uint64_t value) {
   while (value >= 0x80) {
@@ -44,7 +45,12 @@ std::string SerializeCompileOptions(const std::map<std::string, std::string>& xl
   Bytes(out, kExecutableBuildOptions, build);
   for (const auto& [name, value] : xla_flags) {
     std::string override;
-    Bytes(override, kStringField, value);
+    // XLA parses numbers and enums from text, but refuses "true" as the text of a bool.
+    if (value == "true" || value == "false") {
+      Integer(override, kBoolField, value == "true" ? 1 : 0);
+    } else {
+      Bytes(override, kStringField, value);
+    }
     std::string entry;
     Bytes(entry, 1, name);
     Bytes(entry, 2, override);

@@ -43,16 +43,45 @@ Result<std::shared_ptr<PjrtExecutable>> PjrtExecutable::Create(std::shared_ptr<C
   FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_LoadedExecutable_GetExecutable, get));
   self->executable_ = get.executable;
 
+  FB_RETURN_IF_ERROR(self->CheckResults());
+  return self;
+}
+
+Status PjrtExecutable::CheckResults() const {
+  const Api& api = state_->api;
   // A wrong number would have Execute write past its output list.
   PJRT_Executable_NumOutputs_Args outputs = {};
-  outputs.executable = get.executable;
+  outputs.executable = executable_;
   FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_Executable_NumOutputs, outputs));
-  if (outputs.num_outputs != self->program_.results.size()) {
+  if (outputs.num_outputs != program_.results.size()) {
     return InvalidArgument(fmt::format("program '{}' declares {} results, its module returns {}",
-                                       self->program_.name, self->program_.results.size(),
+                                       program_.name, program_.results.size(),
                                        outputs.num_outputs));
   }
-  return self;
+  // Plugins need not answer these two; a wrong shape then shows in ToHost.
+  PJRT_Executable_OutputElementTypes_Args types = {};
+  types.executable = executable_;
+  PJRT_Executable_OutputDimensions_Args dims = {};
+  dims.executable = executable_;
+  if (!FB_PJRT(api, PJRT_Executable_OutputElementTypes, types).ok() ||
+      !FB_PJRT(api, PJRT_Executable_OutputDimensions, dims).ok() ||
+      types.num_output_types != outputs.num_outputs || dims.num_outputs != outputs.num_outputs) {
+    return OkStatus();
+  }
+  const int64_t* next = dims.dims;
+  for (size_t i = 0; i < program_.results.size(); ++i) {
+    const Shape& shape = program_.results[i];
+    const std::span<const int64_t> found(next, dims.dim_sizes[i]);
+    next += found.size();
+    if (types.output_types[i] != ToBufferType(shape.dtype) ||
+        !std::ranges::equal(found, shape.dims)) {
+      return InvalidArgument(
+          fmt::format("program '{}' declares result {} as {}, its module returns another type, of "
+                      "dimensions [{}]",
+                      program_.name, i, shape.ToString(), fmt::join(found, ",")));
+    }
+  }
+  return OkStatus();
 }
 
 PjrtExecutable::~PjrtExecutable() {

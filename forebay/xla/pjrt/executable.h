@@ -39,6 +39,7 @@ class PjrtExecutable final : public Executable {
   PjrtExecutable(std::shared_ptr<ClientState> state, PJRT_LoadedExecutable* loaded,
                  Program program);
 
+  Status CheckResults() const;
   Status CheckArguments(std::span<Buffer* const> arguments) const;
   std::string ArgumentName(size_t index) const;
 

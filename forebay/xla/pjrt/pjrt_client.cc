@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -58,6 +59,21 @@ void Append(std::string& out, std::string_view part) {
 }
 
 }  // namespace
+
+Program CopyProgram(const Shape& shape) {
+  std::string type = "tensor<";
+  for (const int64_t dim : shape.dims) type += fmt::format("{}x", dim);
+  type += fmt::format("{}>", Name(shape.dtype));
+  return {.name = "forebay_copy",
+          .stablehlo =
+              fmt::format("module @forebay_copy {{\n  func.func public @main(%x: {0}) -> {0} {{\n"
+                          "    return %x : {0}\n  }}\n}}\n",
+                          type),
+          .arguments = {shape},
+          .argument_names = {"x"},
+          .results = {shape},
+          .donated_to = {-1}};
+}
 
 PjrtClient::PjrtClient(std::shared_ptr<ClientState> state, DiskCache disk_cache)
     : state_(std::move(state)), disk_cache_(std::move(disk_cache)) {}
@@ -141,8 +157,15 @@ Result<Buffer> PjrtClient::Copy(const Buffer& buffer) {
   PJRT_Buffer_CopyToDevice_Args args = {};
   args.buffer = impl.buffer;
   args.dst_device = state_->devices[static_cast<size_t>(impl.device)];
-  FB_RETURN_IF_ERROR(FB_PJRT(state_->api, PJRT_Buffer_CopyToDevice, args));
-  return MakeBuffer(state_, args.dst_buffer, impl.shape, impl.device);
+  const Status status = FB_PJRT(state_->api, PJRT_Buffer_CopyToDevice, args);
+  if (status.ok()) return MakeBuffer(state_, args.dst_buffer, impl.shape, impl.device);
+  // The C API lets a plugin refuse a copy within one device (the CPU plugin makes it).
+  if (impl.device != 0) return status;
+  FB_ASSIGN_OR_RETURN(const std::shared_ptr<Executable> copy, Compile(CopyProgram(impl.shape), {}));
+  // Execute empties only donated arguments, and this program has none.
+  Buffer* const argument = const_cast<Buffer*>(&buffer);
+  FB_ASSIGN_OR_RETURN(std::vector<Buffer> results, copy->Execute(std::span(&argument, 1)));
+  return std::move(results[0]);
 }
 
 Hash128 PjrtClient::Key(const Program& program,
@@ -170,10 +193,12 @@ Result<std::shared_ptr<Executable>> PjrtClient::Compile(
   {
     const std::lock_guard lock(mutex_);
     if (const auto it = programs_.find(key); it != programs_.end()) {
-      earlier = it->second;
+      earlier = it->second.compiled;
+      it->second.last_use = ++uses_;
       ++counters_.memory_hits;
     } else {
-      programs_.emplace(key, promise.get_future().share());
+      EvictIfFull();
+      programs_.emplace(key, Entry{promise.get_future().share(), ++uses_});
     }
   }
   if (earlier.valid()) return earlier.get();
@@ -185,6 +210,13 @@ Result<std::shared_ptr<Executable>> PjrtClient::Compile(
   }
   promise.set_value(compiled);
   return compiled;
+}
+
+void PjrtClient::EvictIfFull() {
+  if (programs_.size() < kCachedProgramsMax) return;
+  const auto oldest = std::ranges::min_element(
+      programs_, {}, [](const auto& entry) { return entry.second.last_use; });
+  programs_.erase(oldest);
 }
 
 PjrtClient::Compiled PjrtClient::LoadOrCompile(const Program& program,

@@ -21,6 +21,13 @@
 
 namespace forebay::xla::pjrt {
 
+// Programs kept in memory; beyond it the least recently used one is dropped (its users keep it). A
+// run has tens: one a bucket. The limit is for a process that makes shapes without end.
+inline constexpr size_t kCachedProgramsMax = 512;
+
+// A program that returns its argument: a copy, for plugins that refuse one within a device.
+Program CopyProgram(const Shape& shape);
+
 class PjrtClient final : public Client {
  public:
   PjrtClient(std::shared_ptr<ClientState> state, DiskCache disk_cache);
@@ -43,6 +50,7 @@ class PjrtClient final : public Client {
   using Compiled = Result<std::shared_ptr<Executable>>;
 
   Hash128 Key(const Program& program, const std::map<std::string, std::string>& xla_flags) const;
+  void EvictIfFull();  // under mutex_
   Compiled LoadOrCompile(const Program& program,
                          const std::map<std::string, std::string>& xla_flags, const Hash128& key);
   Compiled Load(const Program& program, const std::string& serialized);
@@ -57,9 +65,14 @@ class PjrtClient final : public Client {
 
   mutable std::mutex mutex_;
   CompileCounters counters_ = {};
-  // A future, so that a second request for a program that is being compiled waits for the first
-  // one.
-  std::map<Hash128, std::shared_future<Compiled>> programs_;
+  struct Entry {
+    // A future, so that a second request for a program that is being compiled waits for the first
+    // one.
+    std::shared_future<Compiled> compiled;
+    int64_t last_use = 0;
+  };
+  std::map<Hash128, Entry> programs_;
+  int64_t uses_ = 0;
 };
 
 }  // namespace forebay::xla::pjrt
