@@ -1,0 +1,267 @@
+#include "forebay/control/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <filesystem>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <toml++/toml.h>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include "forebay/base/file.h"
+#include "forebay/base/status.h"
+#include "forebay/control/config_schema.h"
+
+namespace forebay::control {
+namespace {
+
+constexpr size_t kConfigBytesMax = 1 << 20;
+
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+    }
+  }
+  return row[b.size()];
+}
+
+Status UnknownKey(const std::string& key, const std::vector<Field>& fields, const std::string& where) {
+  std::string_view nearest;
+  size_t best = 1000;
+  for (const Field& field : fields) {
+    // A right name in the wrong section is nearer than its letters say.
+    const std::string_view name = field.key.substr(field.key.find('.') + 1);
+    const std::string_view given = std::string_view(key).substr(key.rfind('.') + 1);
+    const size_t distance = std::min(EditDistance(key, field.key), EditDistance(given, name) + 1);
+    if (distance < best) {
+      best = distance;
+      nearest = field.key;
+    }
+  }
+  return InvalidArgument(fmt::format("{}: unknown key '{}'; the nearest known key is '{}' (`forebay config` lists all)",
+                                     where, key, nearest));
+}
+
+std::string Where(const std::string& origin, const toml::node& node) {
+  const auto line = node.source().begin.line;
+  return line ? fmt::format("{}:{}", origin, line) : origin;
+}
+
+Status WrongType(const std::string& where, const Field& field, std::string_view wanted) {
+  return InvalidArgument(fmt::format("{}: '{}' must be {} ({})", where, field.key, wanted, field.meaning));
+}
+
+Status CheckRange(const std::string& where, const Field& field, double value) {
+  if (std::isfinite(value) && value >= field.min && value <= field.max) return OkStatus();
+  return InvalidArgument(fmt::format("{}: '{}' = {} is out of range: it must be between {} and {} ({})", where,
+                                     field.key, value, field.min, field.max, field.meaning));
+}
+
+template <typename T>
+Status AssignList(const std::string& where, const Field& field, const toml::node& node, std::vector<T>* out,
+                  std::string_view wanted) {
+  const toml::array* array = node.as_array();
+  if (!array) return WrongType(where, field, wanted);
+  out->clear();
+  for (const toml::node& item : *array) {
+    const std::optional<T> value = item.value_exact<T>();
+    if (!value) return WrongType(where, field, wanted);
+    out->push_back(*value);
+  }
+  return OkStatus();
+}
+
+struct Assigner {
+  const std::string& where;
+  const Field& field;
+  const toml::node& node;
+
+  Status operator()(bool* out) const {
+    const auto value = node.value_exact<bool>();
+    if (!value) return WrongType(where, field, "true or false");
+    *out = *value;
+    return OkStatus();
+  }
+  Status operator()(int64_t* out) const {
+    const auto value = node.value_exact<int64_t>();
+    if (!value) return WrongType(where, field, "a whole number");
+    FB_RETURN_IF_ERROR(CheckRange(where, field, static_cast<double>(*value)));
+    *out = *value;
+    return OkStatus();
+  }
+  Status operator()(double* out) const {
+    const auto value = node.is_number() ? node.value<double>() : std::nullopt;
+    if (!value) return WrongType(where, field, "a number");
+    FB_RETURN_IF_ERROR(CheckRange(where, field, *value));
+    *out = *value;
+    return OkStatus();
+  }
+  Status operator()(std::string* out) const {
+    const auto value = node.value_exact<std::string>();
+    if (!value) return WrongType(where, field, "a string");
+    if (!field.choices.empty() && std::find(field.choices.begin(), field.choices.end(), *value) == field.choices.end()) {
+      return InvalidArgument(fmt::format("{}: '{}' = \"{}\" is not one of: {} ({})", where, field.key, *value,
+                                         fmt::join(field.choices, ", "), field.meaning));
+    }
+    *out = *value;
+    return OkStatus();
+  }
+  Status operator()(std::vector<std::string>* out) const {
+    return AssignList(where, field, node, out, "a list of strings");
+  }
+  Status operator()(std::vector<int64_t>* out) const {
+    return AssignList(where, field, node, out, "a list of whole numbers");
+  }
+};
+
+Status Apply(const toml::table& table, const std::string& prefix, const std::string& origin,
+             const std::vector<Field>& fields) {
+  for (const auto& [name, node] : table) {
+    const std::string key = prefix + std::string(name.str());
+    const std::string where = Where(origin, node);
+    const auto field = std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.key == key; });
+    if (field != fields.end()) {
+      FB_RETURN_IF_ERROR(std::visit(Assigner{where, *field, node}, field->target));
+      continue;
+    }
+    const bool section = std::any_of(fields.begin(), fields.end(),
+                                     [&](const Field& f) { return f.key.substr(0, key.size() + 1) == key + "."; });
+    if (!section || !node.is_table()) return UnknownKey(key, fields, where);
+    FB_RETURN_IF_ERROR(Apply(*node.as_table(), key + ".", origin, fields));
+  }
+  return OkStatus();
+}
+
+Result<toml::table> ParseToml(std::string_view text, const std::string& origin) {
+  try {
+    return toml::parse(text, origin);
+  } catch (const toml::parse_error& error) {
+    return InvalidArgument(fmt::format("{}:{}: not valid TOML: {}", origin, error.source().begin.line,
+                                       error.description()));
+  }
+}
+
+// key=value, where the value is TOML, or a bare string.
+Status ApplySet(const std::string& set, const std::vector<Field>& fields) {
+  const size_t equals = set.find('=');
+  if (equals == std::string::npos || equals == 0) {
+    return InvalidArgument(fmt::format("--set {}: write it as section.key=value", set));
+  }
+  const std::string key = set.substr(0, equals);
+  const std::string value = set.substr(equals + 1);
+  const std::string origin = "--set " + key;
+  const auto field = std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.key == key; });
+  if (field == fields.end()) return UnknownKey(key, fields, origin);
+  const bool is_string = std::holds_alternative<std::string*>(field->target);
+  if (is_string && (value.empty() || (value.front() != '"' && value.front() != '\''))) {
+    toml::table table;
+    table.insert("v", value);
+    return std::visit(Assigner{origin, *field, *table.get("v")}, field->target);
+  }
+  FB_ASSIGN_OR_RETURN(toml::table table, ParseToml("v = " + value, origin));
+  return std::visit(Assigner{origin, *field, *table.get("v")}, field->target);
+}
+
+struct Formatter {
+  std::string operator()(const bool* v) const { return *v ? "true" : "false"; }
+  std::string operator()(const int64_t* v) const { return fmt::format("{}", *v); }
+  std::string operator()(const double* v) const {
+    std::string text = fmt::format("{}", *v);  // the shortest form that reads back to the same bits
+    if (text.find_first_of(".e") == std::string::npos) text += ".0";
+    return text;
+  }
+  std::string operator()(const std::string* v) const { return Quote(*v); }
+  std::string operator()(const std::vector<std::string>* v) const {
+    std::vector<std::string> quoted;
+    quoted.reserve(v->size());
+    for (const std::string& s : *v) quoted.push_back(Quote(s));
+    return fmt::format("[{}]", fmt::join(quoted, ", "));
+  }
+  std::string operator()(const std::vector<int64_t>* v) const { return fmt::format("[{}]", fmt::join(*v, ", ")); }
+
+  static std::string Quote(const std::string& s) {
+    std::string out = "\"";
+    for (const char ch : s) {
+      if (ch == '"' || ch == '\\') {
+        out += '\\';
+        out += ch;
+      } else if (static_cast<unsigned char>(ch) < 0x20) {
+        out += fmt::format("\\u{:04x}", static_cast<int>(ch));
+      } else {
+        out += ch;
+      }
+    }
+    return out + "\"";
+  }
+};
+
+}  // namespace
+
+std::string Config::Resolve(const std::string& path) const {
+  if (path.empty() || path.front() == '/' || path.rfind("tiny:", 0) == 0) return path;
+  return (std::filesystem::path(folder) / path).lexically_normal().string();
+}
+
+Result<Config> ParseConfig(std::string_view text, const std::string& origin, const std::string& folder,
+                           const std::vector<std::string>& sets) {
+  Config config;
+  config.folder = folder;
+  const std::vector<Field> fields = Fields(config);
+  FB_ASSIGN_OR_RETURN(const toml::table table, ParseToml(text, origin));
+  FB_RETURN_IF_ERROR(Apply(table, "", origin, fields));
+  for (const std::string& set : sets) FB_RETURN_IF_ERROR(ApplySet(set, fields));
+  if (Status status = CheckCombinations(config); !status.ok()) return status.WithContext(origin);
+  return config;
+}
+
+Result<Config> LoadConfig(const std::string& path, const std::vector<std::string>& sets) {
+  FB_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kConfigBytesMax));
+  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
+  return ParseConfig(text, path, folder.string(), sets);
+}
+
+std::string FormatConfig(const Config& config) {
+  Config copy = config;
+  std::string out;
+  std::string_view section;
+  for (const Field& field : Fields(copy)) {
+    const size_t dot = field.key.find('.');
+    if (field.key.substr(0, dot) != section) {
+      section = field.key.substr(0, dot);
+      out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section);
+    }
+    if (field.is_path) {
+      auto* path = std::get<std::string*>(field.target);
+      *path = config.Resolve(*path);
+    }
+    out += fmt::format("{} = {}\n", field.key.substr(dot + 1), std::visit(Formatter{}, field.target));
+  }
+  return out;
+}
+
+std::string DescribeConfig() {
+  Config defaults;
+  std::string out;
+  for (const Field& field : Fields(defaults)) {
+    out += fmt::format("{} = {}\n    {}", field.key, std::visit(Formatter{}, field.target), field.meaning);
+    if (!field.choices.empty()) out += fmt::format(" (one of: {})", fmt::join(field.choices, ", "));
+    out += '\n';
+  }
+  return out;
+}
+
+}  // namespace forebay::control

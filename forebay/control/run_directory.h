@@ -1,0 +1,56 @@
+// RunDirectory: everything a run leaves on disk, readable while it runs and after.
+//
+//   config.toml         the complete configuration
+//   metrics.jsonl       one line an optimizer step (a resumed run may repeat a step: the last line counts)
+//   trajectories.jsonl  one line a finished episode: ids, outcome, rewards, spans, no tokens
+//   evals.jsonl         one line an evaluation
+//   run.log             what happened, one sentence a line
+//   buffer/ checkpoints/  owned by those rooms
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "forebay/base/mutex.h"
+#include "forebay/base/status.h"
+#include "forebay/trajectory/trajectory.h"
+
+namespace forebay::control {
+
+enum class OpenMode { kNew, kOverwrite, kResume };
+
+// Thread-safe. Lines are handed to the operating system one by one, so a killed run keeps them; writing never fails the run: the first
+// failure is kept in status().
+class RunDirectory {
+ public:
+  // kNew: kAlreadyExists if the folder holds a run. kOverwrite: removes the run's own files there, nothing else. kResume: kNotFound if
+  // there is none.
+  static Result<std::unique_ptr<RunDirectory>> Open(const std::string& path, OpenMode mode);
+
+  const std::string& path() const { return path_; }
+  std::string buffer_path() const { return path_ + "/buffer"; }
+  std::string checkpoints_path() const { return path_ + "/checkpoints"; }
+
+  void WriteMetrics(std::string_view json_line) { Append(metrics_, json_line); }
+  void WriteEval(std::string_view json_line) { Append(evals_, json_line); }
+  void WriteTrajectory(const Trajectory& trajectory);
+  void Log(std::string_view sentence);
+  Status status() const;
+
+ private:
+  explicit RunDirectory(std::string path);
+  void Append(std::ofstream& file, std::string_view line);
+
+  const std::string path_;
+  mutable Mutex mutex_;
+  std::ofstream metrics_, trajectories_, evals_, log_;
+  Status status_ FB_GUARDED_BY(mutex_);
+};
+
+// The line of trajectories.jsonl, without its line feed.
+std::string TrajectoryLine(const Trajectory& trajectory);
+
+}  // namespace forebay::control
