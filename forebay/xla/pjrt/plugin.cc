@@ -99,26 +99,13 @@ Result<std::unique_ptr<Plugin>> Load(const std::string& path) {
         "'{}' is not a PJRT plugin: the shared library has no function GetPjrtApi", path));
   }
   const PJRT_Api* table = get_api();
-  if (table == nullptr) {
-    return InvalidArgument(fmt::format("'{}': GetPjrtApi returned nothing", path));
-  }
-  const PJRT_Api_Version& version = table->pjrt_api_version;
-  if (version.major_version != PJRT_API_MAJOR) {
-    return InvalidArgument(
-        fmt::format("'{}' speaks PJRT API {}.{}, Forebay was built for {}.x: use a plugin of that "
-                    "major version",
-                    path, version.major_version, version.minor_version, PJRT_API_MAJOR));
-  }
+  FB_RETURN_IF_ERROR(CheckTable(table, path));
   const Api api(table);
-  if (!api.Has(&PJRT_Api::PJRT_Error_Message) || !api.Has(&PJRT_Api::PJRT_Error_Destroy) ||
-      !api.Has(&PJRT_Api::PJRT_Error_GetCode)) {
-    return InvalidArgument(
-        fmt::format("'{}' is not a usable PJRT plugin: it cannot report errors", path));
-  }
   PJRT_Plugin_Initialize_Args initialize = {};
   FB_RETURN_IF_ERROR(
       FB_PJRT(api, PJRT_Plugin_Initialize, initialize).WithContext(fmt::format("'{}'", path)));
 
+  const PJRT_Api_Version& version = table->pjrt_api_version;
   struct stat info = {};
   ::stat(path.c_str(), &info);
   std::string fingerprint =
@@ -140,6 +127,26 @@ Registry& GlobalRegistry() {
 }
 
 }  // namespace
+
+Status CheckTable(const PJRT_Api* table, const std::string& path) {
+  if (table == nullptr) {
+    return InvalidArgument(fmt::format("'{}': GetPjrtApi returned nothing", path));
+  }
+  const PJRT_Api_Version& version = table->pjrt_api_version;
+  if (version.major_version != PJRT_API_MAJOR) {
+    return InvalidArgument(
+        fmt::format("'{}' speaks PJRT API {}.{}, Forebay was built for {}.x: use a plugin of that "
+                    "major version",
+                    path, version.major_version, version.minor_version, PJRT_API_MAJOR));
+  }
+  const Api api(table);
+  if (!api.Has(&PJRT_Api::PJRT_Error_Message) || !api.Has(&PJRT_Api::PJRT_Error_Destroy) ||
+      !api.Has(&PJRT_Api::PJRT_Error_GetCode)) {
+    return InvalidArgument(
+        fmt::format("'{}' is not a usable PJRT plugin: it cannot report errors", path));
+  }
+  return OkStatus();
+}
 
 Result<const Plugin*> LoadPlugin(const std::string& path) {
   if (!IsFile(path)) return NotFound(fmt::format("no PJRT plugin at '{}'", path));

@@ -20,6 +20,10 @@ struct Plugin {
   std::string fingerprint;
 };
 
+// Whether Forebay can drive the plugin with this function table: kInvalidArgument names what is
+// wrong.
+Status CheckTable(const PJRT_Api* table, const std::string& path);
+
 // The plugin at `path`, loading and initialising it on first use.
 // kNotFound: no such file. kInvalidArgument: not a PJRT plugin, or of another major API version.
 Result<const Plugin*> LoadPlugin(const std::string& path);
