@@ -1,32 +1,23 @@
 // The Client on the real CPU plugin: what it computes, what it refuses, what it frees.
 #include "forebay/xla/client.h"
 
-#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "forebay/base/status.h"
 #include "forebay/xla/graph.h"
+#include "forebay/xla/pjrt/client_testing.h"
 #include "forebay/xla/pjrt/pjrt_client.h"
-#include "forebay/xla/pjrt/program_cache.h"
 #include "forebay/xla/shape.h"
 
 namespace forebay::xla {
@@ -34,81 +25,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-const Shape kVector{DType::kF32, {4}};
-
-// x + y, where x may give its memory to the result.
-Program AddProgram(bool donate) {
-  const std::string alias = donate ? " {tf.aliasing_output = 0 : i32}" : "";
-  return {.name = "add",
-          .stablehlo = "module @add { func.func public @main(%x: tensor<4xf32>" + alias +
-                       ", %y: tensor<4xf32>) -> tensor<4xf32> {\n"
-                       "  %0 = stablehlo.add %x, %y : tensor<4xf32>\n"
-                       "  return %0 : tensor<4xf32>\n} }\n",
-          .arguments = {kVector, kVector},
-          .argument_names = {"x", "y"},
-          .results = {kVector},
-          .donated_to = {donate ? 0 : -1, -1}};
-}
-
-// x times y `count` times: long enough to still run when Execute has returned.
-Program ProductProgram(int size, int count) {
-  const std::string type = "tensor<" + std::to_string(size) + "x" + std::to_string(size) + "xf32>";
-  std::string body;
-  std::string last = "%x";
-  for (int i = 0; i < count; ++i) {
-    const std::string next = "%p" + std::to_string(i);
-    body += "  " + next + " = stablehlo.dot_general " + last +
-            ", %y, contracting_dims = [1] x [0] : (" + type + ", " + type + ") -> " + type + "\n";
-    last = next;
-  }
-  const Shape shape{DType::kF32, {size, size}};
-  return {.name = "product",
-          .stablehlo = "module @product { func.func public @main(%x: " + type + ", %y: " + type +
-                       ") -> " + type + " {\n" + body + "  return " + last + " : " + type +
-                       "\n} }\n",
-          .arguments = {shape, shape},
-          .argument_names = {"x", "y"},
-          .results = {shape},
-          .donated_to = {-1, -1}};
-}
-
-std::unique_ptr<Client> MakeClient(const ClientOptions& options = {}) {
-  Result<std::unique_ptr<Client>> client = Client::Create(options);
-  EXPECT_TRUE(client.ok()) << client.status().ToString();
-  return client.ok() ? std::move(client).value() : nullptr;
-}
-
-Buffer Vector(Client& client, const std::vector<float>& values) {
-  return client.FromVector(values, Shape{DType::kF32, {static_cast<int64_t>(values.size())}})
-      .value();
-}
-
-std::vector<float> Floats(const Buffer& buffer) {
-  const Result<std::vector<float>> values = buffer.ToVector<float>();
-  EXPECT_TRUE(values.ok()) << values.status().ToString();
-  return values.ok() ? *values : std::vector<float>();
-}
-
-Result<std::vector<Buffer>> Call(Executable& executable, std::vector<Buffer*> arguments) {
-  return executable.Execute(arguments);
-}
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "forebay_XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 TEST(ClientTest, DescribesItself) {
   const std::unique_ptr<Client> client = MakeClient();
@@ -425,140 +341,6 @@ TEST(ClientTest, BuffersAndProgramsOutliveTheirClient) {
   Buffer sum = std::move(Call(*add, {&x, &y}).value()[0]);
   add.reset();
   EXPECT_THAT(Floats(sum), ElementsAre(2, 4, 6, 8));
-}
-
-class DiskCacheTest : public ::testing::Test {
- protected:
-  // A new client on the cache folder compiles `program` and checks its value.
-  CompileCounters Compile(const Program& program) {
-    const std::unique_ptr<Client> client = MakeClient({.cache_dir = folder_.path() / "programs"});
-    const auto executable = client->Compile(program);
-    EXPECT_TRUE(executable.ok()) << executable.status().ToString();
-    if (!executable.ok()) return client->counters();
-    Buffer x = Vector(*client, {1, 2, 3, 4});
-    Buffer y = Vector(*client, {10, 20, 30, 40});
-    EXPECT_THAT(Floats(Call(**executable, {&x, &y}).value()[0]), ElementsAre(11, 22, 33, 44));
-    EXPECT_EQ((*executable)->memory().value().argument_bytes, 32);
-    return client->counters();
-  }
-  std::vector<std::filesystem::path> Files() const {
-    std::vector<std::filesystem::path> out;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_.path() / "programs")) {
-      out.push_back(entry.path());
-    }
-    return out;
-  }
-  TemporaryFolder folder_;
-};
-
-TEST_F(DiskCacheTest, ASecondRunDoesNotCompile) {
-  EXPECT_EQ(Compile(AddProgram(true)).compiled, 1);
-  ASSERT_EQ(Files().size(), 1u);  // and no temporary file
-  const CompileCounters second = Compile(AddProgram(true));
-  EXPECT_EQ(second.compiled, 0);
-  EXPECT_EQ(second.disk_hits, 1);
-  // Another program misses.
-  EXPECT_EQ(Compile(AddProgram(false)).compiled, 1);
-  EXPECT_EQ(Files().size(), 2u);
-}
-
-TEST_F(DiskCacheTest, ADamagedFileIsReplaced) {
-  EXPECT_EQ(Compile(AddProgram(true)).compiled, 1);
-  ASSERT_EQ(Files().size(), 1u);
-  const std::filesystem::path file = Files()[0];
-  std::string whole;
-  {
-    std::ifstream in(file, std::ios::binary);
-    whole.assign(std::istreambuf_iterator<char>(in), {});
-  }
-  std::string flipped = whole;
-  flipped[flipped.size() / 2] = static_cast<char>(flipped[flipped.size() / 2] ^ 1);
-  std::string huge = whole;  // a payload size of 2^63 - 1
-  for (size_t i = 24; i < 31; ++i) huge[i] = static_cast<char>(0xff);
-  huge[31] = 0x7f;
-  for (const std::string& damaged :
-       {std::string(), whole.substr(0, 20), whole.substr(0, whole.size() - 1), whole + "x", flipped,
-        huge, std::string(5000, 'x')}) {
-    std::ofstream(file, std::ios::binary | std::ios::trunc) << damaged;
-    const CompileCounters counters = Compile(AddProgram(true));
-    EXPECT_EQ(counters.compiled, 1) << damaged.size();
-    EXPECT_EQ(counters.disk_hits, 0) << damaged.size();
-    EXPECT_EQ(Compile(AddProgram(true)).disk_hits, 1) << "the file was not replaced";
-  }
-}
-
-// A valid file whose payload the plugin refuses: compiled again, not fatal.
-TEST_F(DiskCacheTest, AForeignPayloadIsReplaced) {
-  EXPECT_EQ(Compile(AddProgram(true)).compiled, 1);
-  const std::string name = Files()[0].stem().string();
-  const pjrt::Hash128 key{std::stoull(name.substr(0, 16), nullptr, 16),
-                          std::stoull(name.substr(16), nullptr, 16)};
-  const pjrt::DiskCache cache = pjrt::DiskCache::Open(folder_.path() / "programs").value();
-  cache.Write(key, "not an executable");
-  EXPECT_EQ(Compile(AddProgram(true)).compiled, 1);
-  EXPECT_EQ(Compile(AddProgram(true)).disk_hits, 1);
-}
-
-TEST_F(DiskCacheTest, AFolderThatCannotBeMadeIsNamed) {
-  const std::filesystem::path file = folder_.path() / "file";
-  std::ofstream(file) << "x";
-  const Status status = Client::Create({.cache_dir = file}).status();
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr(file.string()));
-}
-
-class PluginTest : public ::testing::Test {
- protected:
-  PluginTest() {
-    if (const char* value = std::getenv("FOREBAY_PJRT_PLUGIN")) saved_ = value;
-  }
-  ~PluginTest() override {
-    if (saved_) {
-      ::setenv("FOREBAY_PJRT_PLUGIN", saved_->c_str(), 1);
-    } else {
-      ::unsetenv("FOREBAY_PJRT_PLUGIN");
-    }
-  }
-  TemporaryFolder folder_;
-
- private:
-  std::optional<std::string> saved_;
-};
-
-TEST_F(PluginTest, AMissingFileIsNotFound) {
-  const Status status = Client::Create({.plugin_path = "/no/such/plugin.so"}).status();
-  EXPECT_EQ(status.code(), StatusCode::kNotFound);
-  EXPECT_THAT(status.message(), HasSubstr("/no/such/plugin.so"));
-  EXPECT_THAT(status.message(), HasSubstr("tools/setup"));
-  // A folder is no file.
-  EXPECT_EQ(FindPlugin(folder_.path()).status().code(), StatusCode::kNotFound);
-}
-
-TEST_F(PluginTest, TheEnvironmentNamesAPlugin) {
-  const std::string file = folder_.path() / "other.so";
-  std::ofstream(file) << "x";
-  ::setenv("FOREBAY_PJRT_PLUGIN", file.c_str(), 1);
-  EXPECT_EQ(FindPlugin("").value(), file);
-  ::setenv("FOREBAY_PJRT_PLUGIN", "/no/such/plugin.so", 1);
-  const Status status = FindPlugin("").status();
-  EXPECT_EQ(status.code(), StatusCode::kNotFound);
-  EXPECT_THAT(status.message(), HasSubstr("FOREBAY_PJRT_PLUGIN names '/no/such/plugin.so'"));
-  ::unsetenv("FOREBAY_PJRT_PLUGIN");
-  EXPECT_TRUE(FindPlugin("").ok());
-}
-
-TEST_F(PluginTest, AFileThatIsNoPluginIsRefused) {
-  const std::string file = folder_.path() / "text.so";
-  std::ofstream(file) << "this is not a shared library\n";
-  Status status = Client::Create({.plugin_path = file}).status();
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("is not a PJRT plugin"));
-  // A shared library, but of something else.
-  Dl_info libc = {};
-  ASSERT_NE(::dladdr(::dlsym(RTLD_DEFAULT, "mkdtemp"), &libc), 0);
-  status = Client::Create({.plugin_path = libc.dli_fname}).status();
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("no function GetPjrtApi"));
 }
 
 }  // namespace
