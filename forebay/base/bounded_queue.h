@@ -23,8 +23,8 @@ class BoundedQueue {
   BoundedQueue(const BoundedQueue&) = delete;
   BoundedQueue& operator=(const BoundedQueue&) = delete;
 
-  // Blocks while full. kDeadlineExceeded when still full at the deadline, kUnavailable when closed; the item
-  // is dropped then.
+  // Blocks while full. kDeadlineExceeded when still full at the deadline, kUnavailable when closed;
+  // the item is dropped then.
   Status Push(T item, TimePoint deadline) {
     MutexLock lock(mutex_);
     while (items_.size() >= capacity_ && !closed_) {

@@ -11,8 +11,8 @@ namespace forebay {
 
 }  // namespace forebay
 
-#define FB_CHECK(condition, ...)                                                       \
-  do {                                                                                 \
-    if (!(condition)) [[unlikely]]                                                     \
+#define FB_CHECK(condition, ...)                                                             \
+  do {                                                                                       \
+    if (!(condition)) [[unlikely]]                                                           \
       ::forebay::CheckFailed(__FILE__, __LINE__, #condition, std::string_view(__VA_ARGS__)); \
   } while (false)

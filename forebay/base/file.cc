@@ -19,13 +19,17 @@ namespace forebay {
 Status ErrnoStatus(std::string_view message, int error) {
   std::string text = std::string(message) + ": " + std::strerror(error);
   switch (error) {
-    case ENOENT: return NotFound(std::move(text));
+    case ENOENT:
+      return NotFound(std::move(text));
     case ENOSPC:
     case EDQUOT:
-    case EMFILE: return ResourceExhausted(std::move(text));
+    case EMFILE:
+      return ResourceExhausted(std::move(text));
     case EACCES:
-    case EPERM: return FailedPrecondition(std::move(text));
-    default: return Internal(std::move(text));
+    case EPERM:
+      return FailedPrecondition(std::move(text));
+    default:
+      return Internal(std::move(text));
   }
 }
 
@@ -53,7 +57,8 @@ Result<std::string> ReadFile(const std::string& path, size_t bytes_max) {
     if (n < 0) return ErrnoStatus("cannot read '" + path + "'", errno);
     if (n == 0) return content;
     if (content.size() + static_cast<size_t>(n) > bytes_max) {
-      return ResourceExhausted("'" + path + "' is larger than " + std::to_string(bytes_max) + " bytes");
+      return ResourceExhausted("'" + path + "' is larger than " + std::to_string(bytes_max) +
+                               " bytes");
     }
     content.append(chunk, static_cast<size_t>(n));
   }

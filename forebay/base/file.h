@@ -12,8 +12,8 @@ namespace forebay {
 // The file's bytes. kNotFound, or kResourceExhausted above `bytes_max`.
 Result<std::string> ReadFile(const std::string& path, size_t bytes_max = size_t{1} << 30);
 
-// Writes path + ".tmp", syncs it, renames it over path and syncs the folder: after a crash the old or the
-// new content is there, never a mixture.
+// Writes path + ".tmp", syncs it, renames it over path and syncs the folder: after a crash the old
+// or the new content is there, never a mixture.
 Status WriteFileAtomic(const std::string& path, std::string_view content);
 
 // Syncs a folder, so that renames in it survive power loss.
@@ -22,8 +22,8 @@ Status SyncFolder(const std::string& path);
 // Makes the folder and its parents. OK if it is there.
 Status MakeFolders(const std::string& path);
 
-// "message: strerror(errno)" as a Status: ENOENT is kNotFound, ENOSPC/EDQUOT/EMFILE are kResourceExhausted,
-// EACCES/EPERM kFailedPrecondition, others kInternal.
+// "message: strerror(errno)" as a Status: ENOENT is kNotFound, ENOSPC/EDQUOT/EMFILE are
+// kResourceExhausted, EACCES/EPERM kFailedPrecondition, others kInternal.
 Status ErrnoStatus(std::string_view message, int error);
 
 // A file descriptor that closes itself.

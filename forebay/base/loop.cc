@@ -50,7 +50,7 @@ class AsioLoop final : public Loop {
     const uint64_t id = ++last_timer_;
     auto timer = std::make_unique<asio::steady_timer>(io_, when);
     timer->async_wait([this, id, fn = std::move(fn)](const boost::system::error_code& error) {
-      if (error) return;  // cancelled
+      if (error) return;                 // cancelled
       if (timers_.erase(id) == 1) fn();  // Cancel may come after the timer has fired
     });
     timers_.emplace(id, std::move(timer));
@@ -113,8 +113,12 @@ class VirtualLoop final : public Loop {
     timers_.erase({it->second, timer});
     due_.erase(it);
   }
-  void WhenReadable(int, std::function<void()>) override { FB_CHECK(false, "virtual loops watch no fd"); }
-  void WhenWritable(int, std::function<void()>) override { FB_CHECK(false, "virtual loops watch no fd"); }
+  void WhenReadable(int, std::function<void()>) override {
+    FB_CHECK(false, "virtual loops watch no fd");
+  }
+  void WhenWritable(int, std::function<void()>) override {
+    FB_CHECK(false, "virtual loops watch no fd");
+  }
   void Forget(int) override {}
 
   void Run() override {
@@ -152,7 +156,9 @@ class VirtualLoop final : public Loop {
 void Loop::Spawn(Task<void> task, std::function<void()> done) {
   // std::function needs a copyable capture; the Task moves out of the shared holder once.
   auto holder = std::make_shared<Task<void>>(std::move(task));
-  Post([holder, done = std::move(done)]() mutable { RunDetached(std::move(*holder), std::move(done)); });
+  Post([holder, done = std::move(done)]() mutable {
+    RunDetached(std::move(*holder), std::move(done));
+  });
 }
 
 std::unique_ptr<Loop> MakeLoop() { return std::make_unique<AsioLoop>(); }

@@ -1,7 +1,8 @@
-// Loop: one thread that runs callbacks, timers and coroutines. Actors and their environments live on one.
+// Loop: one thread that runs callbacks, timers and coroutines. Actors and their environments live
+// on one.
 //
-// Nothing that runs on a Loop may block. Post and Run* are thread-safe; everything else is for code that
-// already runs on the loop.
+// Nothing that runs on a Loop may block. Post and Run* are thread-safe; everything else is for code
+// that already runs on the loop.
 #pragma once
 
 #include <coroutine>
@@ -21,13 +22,15 @@ class Loop {
   virtual ~Loop() = default;
 
   virtual TimePoint Now() const = 0;
-  // Runs `fn` on the loop's thread, after what was posted before. Dropped if the loop never runs again.
+  // Runs `fn` on the loop's thread, after what was posted before. Dropped if the loop never runs
+  // again.
   virtual void Post(std::function<void()> fn) = 0;
   // Runs `fn` on the loop at `when`. Returns an id for Cancel.
   virtual uint64_t RunAt(TimePoint when, std::function<void()> fn) = 0;
   virtual void Cancel(uint64_t timer) = 0;
 
-  // Calls `fn` (once) when fd can be read / written without blocking. One watch per fd and direction.
+  // Calls `fn` (once) when fd can be read / written without blocking. One watch per fd and
+  // direction.
   virtual void WhenReadable(int fd, std::function<void()> fn) = 0;
   virtual void WhenWritable(int fd, std::function<void()> fn) = 0;
   // Forgets the watches of fd (their callbacks are dropped); call before close(fd).
@@ -38,7 +41,8 @@ class Loop {
   // Makes Run return soon; thread-safe.
   virtual void Stop() = 0;
 
-  // Starts a coroutine that nobody awaits; it begins on the loop. `done` runs on the loop when it has ended.
+  // Starts a coroutine that nobody awaits; it begins on the loop. `done` runs on the loop when it
+  // has ended.
   void Spawn(Task<void> task, std::function<void()> done = nullptr);
 
   // co_await loop.SleepUntil(t)
@@ -59,8 +63,8 @@ class Loop {
 // The loop on real time, over Boost.Asio.
 std::unique_ptr<Loop> MakeLoop();
 
-// A loop on virtual time: Run jumps from timer to timer and returns when nothing is left (or at Stop). For
-// simulations and tests; it watches no fds.
+// A loop on virtual time: Run jumps from timer to timer and returns when nothing is left (or at
+// Stop). For simulations and tests; it watches no fds.
 std::unique_ptr<Loop> MakeVirtualLoop();
 
 // One value that arrives from anywhere, awaited by one coroutine on a loop.

@@ -43,7 +43,8 @@ class FB_THREAD_ANNOTATION(scoped_lockable) MutexLock {
   Mutex& mutex_;
 };
 
-// Waits are on a held Mutex and always have a deadline. Wake-ups may be spurious: loop on the condition.
+// Waits are on a held Mutex and always have a deadline. Wake-ups may be spurious: loop on the
+// condition.
 class CondVar {
  public:
   // False when the deadline has passed.

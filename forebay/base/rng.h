@@ -32,7 +32,7 @@ class Rng {
   // Uniform in [0, n); n > 0. The bias of the modulus is below 2^-32 for n < 2^32.
   uint64_t Below(uint64_t n) { return Next() % n; }
   double Uniform() { return static_cast<double>(Next() >> 11) * 0x1.0p-53; }  // [0, 1)
-  double Normal() {  // Box-Muller
+  double Normal() {                                                           // Box-Muller
     const double u = 1.0 - Uniform();
     return std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * Uniform());
   }

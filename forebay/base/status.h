@@ -1,8 +1,8 @@
 // Status and Result<T>: how every room reports what can go wrong.
 //
-// A Status is either OK or a code with a message that a user can act on (what was wrong, where, what
-// would be right). Nothing throws across rooms: library exceptions are converted where they are
-// called. Our own bugs are not a Status: they are an FB_CHECK (base/check.h).
+// A Status is either OK or a code with a message that a user can act on (what was wrong, where,
+// what would be right). Nothing throws across rooms: library exceptions are converted where they
+// are called. Our own bugs are not a Status: they are an FB_CHECK (base/check.h).
 #pragma once
 
 #include <optional>
@@ -71,7 +71,7 @@ Status Internal(std::string message);
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
   Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor)
     FB_CHECK(!status_.ok(), "a Result needs a value or an error");
   }
@@ -104,8 +104,8 @@ class [[nodiscard]] Result {
 #define FB_CONCAT(a, b) FB_CONCAT_INNER(a, b)
 
 // Returns from the enclosing function (Status or Result) when the expression is an error.
-#define FB_RETURN_IF_ERROR(expr)                             \
-  do {                                                       \
+#define FB_RETURN_IF_ERROR(expr)                                                 \
+  do {                                                                           \
     if (::forebay::Status fb_status = (expr); !fb_status.ok()) return fb_status; \
   } while (false)
 

@@ -1,7 +1,8 @@
-// Task<T>: a lazy coroutine. It starts when awaited, on the awaiter's thread, and resumes its awaiter when done.
+// Task<T>: a lazy coroutine. It starts when awaited, on the awaiter's thread, and resumes its
+// awaiter when done.
 //
-// Owned by its handle object: dropping an unfinished Task destroys its frame. Exceptions do not leave a Task
-// (rooms use Status): one that escapes is a bug and aborts.
+// Owned by its handle object: dropping an unfinished Task destroys its frame. Exceptions do not
+// leave a Task (rooms use Status): one that escapes is a bug and aborts.
 #pragma once
 
 #include <coroutine>

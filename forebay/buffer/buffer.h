@@ -1,10 +1,13 @@
-// Buffer: the durable place between actors and the learner, and the keeper of the conservation ledger.
+// Buffer: the durable place between actors and the learner, and the keeper of the conservation
+// ledger.
 //
-//   dispatched = trained + rejected (by reason) + pending + in flight, at every instant and over restarts.
+//   dispatched = trained + rejected (by reason) + pending + in flight, at every instant and over
+//   restarts.
 //
-// Thread-safe. An acknowledged Append survives kill -9 (kOs) or power loss (kSync). Trajectories are given out in whole
-// groups, oldest first, none older than max_staleness; a batch that was leased and not committed in a
-// checkpoint is given out again, with the same content, after a restart.
+// Thread-safe. An acknowledged Append survives kill -9 (kOs) or power loss (kSync). Trajectories
+// are given out in whole groups, oldest first, none older than max_staleness; a batch that was
+// leased and not committed in a checkpoint is given out again, with the same content, after a
+// restart.
 #pragma once
 
 #include <array>
@@ -30,15 +33,16 @@ struct BufferOptions {
   int32_t group_size = 8;
   int64_t max_staleness = 4;  // in policy versions
   int64_t segment_bytes = int64_t{64} << 20;
-  int64_t memory_bytes_max = int64_t{1} << 30;  // of trajectories held in memory; Append waits above it
-  int64_t disk_bytes_max = int64_t{16} << 30;   // of segments on disk; Append waits above it
+  int64_t memory_bytes_max = int64_t{1}
+                             << 30;  // of trajectories held in memory; Append waits above it
+  int64_t disk_bytes_max = int64_t{16} << 30;  // of segments on disk; Append waits above it
   int64_t record_bytes_max = int64_t{64} << 20;
 };
 
 // Why a dispatched attempt will never be trained on.
 enum class RejectReason : uint8_t {
-  kStale = 0,        // older than max_staleness when the learner could have taken it
-  kOutcome = 1,      // an infrastructure outcome (environment, engine, grader, aborted)
+  kStale = 0,    // older than max_staleness when the learner could have taken it
+  kOutcome = 1,  // an infrastructure outcome (environment, engine, grader, aborted)
   kNoLossTokens = 2,
   kLostInCrash = 3,  // in flight when the process died
   kQuarantined = 4,  // its record was corrupt at recovery
@@ -50,14 +54,15 @@ std::string_view RejectReasonName(RejectReason reason);  // "stale"
 struct Ledger {
   int64_t dispatched = 0, trained = 0, pending = 0, in_flight = 0;
   std::array<int64_t, kRejectReasons> rejected{};
-  int64_t late = 0;  // results of attempts that were no longer in flight: dropped, outside of the equation
+  int64_t late =
+      0;  // results of attempts that were no longer in flight: dropped, outside of the equation
   int64_t rejected_total() const;
   bool balanced() const { return dispatched == trained + rejected_total() + pending + in_flight; }
 };
 
 struct BufferStats {
-  int64_t ready_groups = 0;     // complete, not leased
-  int64_t partial_groups = 0;   // some members pending
+  int64_t ready_groups = 0;    // complete, not leased
+  int64_t partial_groups = 0;  // some members pending
   int64_t memory_bytes = 0, disk_bytes = 0, segments = 0;
   int64_t appends = 0, flushes = 0;
   double append_wait_seconds = 0;  // backpressure
@@ -70,10 +75,12 @@ struct Batch {
   int64_t sequence = 0;         // 1, 2, ...: the optimizer step
   int64_t learner_version = 0;  // the version it was leased at
   bool replay = false;          // leased before a crash: the same content again
-  std::vector<TrajectoryPtr> trajectories;  // sorted by (group_id, member): independent of arrival order
+  std::vector<TrajectoryPtr>
+      trajectories;  // sorted by (group_id, member): independent of arrival order
 };
 
-// A member that was dispatched, is not in the buffer, and must be dispatched again after a restart or a rejection.
+// A member that was dispatched, is not in the buffer, and must be dispatched again after a restart
+// or a rejection.
 struct MissingMember {
   int64_t group_id;
   int32_t member;
@@ -87,11 +94,12 @@ struct Recovery {
   int64_t next_group_id = 0;
   std::vector<MissingMember> missing;  // of all groups below next_group_id, in order
   int64_t records = 0, torn_tail_bytes = 0, quarantined_records = 0, quarantined_bytes = 0;
-  int64_t replay_batches = 0;  // leased after the committed one
+  int64_t replay_batches = 0;      // leased after the committed one
   std::vector<std::string> notes;  // one sentence for each thing found wrong
 };
 
-// Called on the thread that caused the event, with no lock held; must not block or call back into the Buffer.
+// Called on the thread that caused the event, with no lock held; must not block or call back into
+// the Buffer.
 struct BufferListener {
   // The member needs another attempt (not called for kClosed).
   std::function<void(const TrajectoryId&, RejectReason)> on_rejected;
@@ -103,33 +111,43 @@ struct BufferListener {
 
 class Buffer {
  public:
-  // Opens or creates the log in options.folder. `committed_batch` is the last batch whose effect is in the weights that
-  // the caller restored (0: none): later leases become replays, everything else unconsumed is pending again. Errors: kFailedPrecondition (another
-  // process holds the folder; written with another group_size), kDataLoss only if nothing can be read at all.
+  // Opens or creates the log in options.folder. `committed_batch` is the last batch whose effect is
+  // in the weights that the caller restored (0: none): later leases become replays, everything else
+  // unconsumed is pending again. Errors: kFailedPrecondition (another process holds the folder;
+  // written with another group_size), kDataLoss only if nothing can be read at all.
   static Result<std::unique_ptr<Buffer>> Open(const BufferOptions& options, int64_t committed_batch,
                                               BufferListener listener, Recovery* recovery);
   virtual ~Buffer() = default;
 
   // ---- actors' side
-  // Counts an attempt as in flight and logs it. kFailedPrecondition for an id that was dispatched before.
+  // Counts an attempt as in flight and logs it. kFailedPrecondition for an id that was dispatched
+  // before.
   virtual Status Dispatch(const TrajectoryId& id) = 0;
-  // Ends an attempt. `done` gets OK once the trajectory is as durable as configured (called on the writer's thread, or on this one for
-  // kMemory); infrastructure outcomes are logged and counted as rejected (on_rejected). Never blocks: it waits for room without a
-  // thread, until `deadline` (then kDeadlineExceeded, and the attempt stays in flight). kNotFound: no such attempt
-  // in flight (late; counted and dropped). kInvalidArgument: not valid, or larger than record_bytes_max. kUnavailable: failed log.
-  virtual void Append(Trajectory trajectory, TimePoint deadline, std::function<void(Status)> done) = 0;
+  // Ends an attempt. `done` gets OK once the trajectory is as durable as configured (called on the
+  // writer's thread, or on this one for kMemory); infrastructure outcomes are logged and counted as
+  // rejected (on_rejected). Never blocks: it waits for room without a thread, until `deadline`
+  // (then kDeadlineExceeded, and the attempt stays in flight). kNotFound: no such attempt in flight
+  // (late; counted and dropped). kInvalidArgument: not valid, or larger than record_bytes_max.
+  // kUnavailable: failed log.
+  virtual void Append(Trajectory trajectory, TimePoint deadline,
+                      std::function<void(Status)> done) = 0;
   // Ends an attempt that left no trajectory, or closes one for good (kClosed).
   virtual Status Reject(const TrajectoryId& id, RejectReason reason) = 0;
+  // Closes a group for good: its pending members and in-flight attempts are rejected as kClosed;
+  // results of those attempts are late. kNotFound for a group that has neither; kFailedPrecondition
+  // for one that is leased.
+  virtual Status CloseGroup(int64_t group_id) = 0;
 
   // ---- learner's side (one learner)
-  // Blocks for `groups` whole groups, none older than max_staleness at `learner_version` (older ones are rejected as
-  // stale, member by member), the oldest first, ties by group_id. The lease is logged durably before it is returned. Replays
-  // come first, whatever their size. kDeadlineExceeded, kUnavailable after Close.
+  // Blocks for `groups` whole groups, none older than max_staleness at `learner_version` (older
+  // ones are rejected as stale, member by member), the oldest first, ties by group_id. The lease is
+  // logged durably before it is returned. Replays come first, whatever their size.
+  // kDeadlineExceeded, kUnavailable after Close.
   virtual Result<Batch> Lease(int64_t groups, int64_t learner_version, TimePoint deadline) = 0;
   // The optimizer step of this batch is done (in memory).
   virtual Status MarkTrained(int64_t batch_sequence) = 0;
-  // A checkpoint whose manifest says "batches up to and including batch_sequence" is durable: their trajectories are
-  // consumed for good and their segments may be recycled. Idempotent.
+  // A checkpoint whose manifest says "batches up to and including batch_sequence" is durable: their
+  // trajectories are consumed for good and their segments may be recycled. Idempotent.
   virtual Status Commit(int64_t batch_sequence) = 0;
 
   virtual Ledger ledger() const = 0;

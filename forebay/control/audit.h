@@ -1,4 +1,5 @@
-// Audit: where a run's time went, from its run directory alone, and how many actors would keep the learner busy.
+// Audit: where a run's time went, from its run directory alone, and how many actors would keep the
+// learner busy.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +26,15 @@ struct AuditReport {
   std::map<std::string, Percentiles> environment_seconds;
   Percentiles queue_seconds, prefill_seconds, decode_seconds, reward_seconds, episode_seconds;
   Percentiles episode_tokens, episode_turns;
-  // Of the time of all episodes: queue, prefill, decode, environment, reward, other (append, admission).
+  // Of the time of all episodes: queue, prefill, decode, environment, reward, other (append,
+  // admission).
   std::map<std::string, double> share;
   // Of the learner's wall time: busy, lease_wait, other.
   std::map<std::string, double> learner_share;
   Percentiles lease_wait_seconds, step_seconds;
-  Percentiles ready_groups;      // complete groups in the buffer when a step began
-  Percentiles pending;           // trajectories in the buffer when a step began
-  Percentiles staleness;         // of trained trajectories, in policy versions
+  Percentiles ready_groups;  // complete groups in the buffer when a step began
+  Percentiles pending;       // trajectories in the buffer when a step began
+  Percentiles staleness;     // of trained trajectories, in policy versions
   double utilization = 0, padding_waste = 0;
   int64_t compiles_after_warmup = 0;
   Sizing sizing;

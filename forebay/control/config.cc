@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <toml++/toml.h>
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -10,7 +11,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <toml++/toml.h>
 #include <type_traits>
 #include <variant>
 #include <vector>
@@ -39,7 +39,8 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-Status UnknownKey(const std::string& key, const std::vector<Field>& fields, const std::string& where) {
+Status UnknownKey(const std::string& key, const std::vector<Field>& fields,
+                  const std::string& where) {
   std::string_view nearest;
   size_t best = 1000;
   for (const Field& field : fields) {
@@ -52,8 +53,9 @@ Status UnknownKey(const std::string& key, const std::vector<Field>& fields, cons
       nearest = field.key;
     }
   }
-  return InvalidArgument(fmt::format("{}: unknown key '{}'; the nearest known key is '{}' (`forebay config` lists all)",
-                                     where, key, nearest));
+  return InvalidArgument(fmt::format(
+      "{}: unknown key '{}'; the nearest known key is '{}' (`forebay config` lists all)", where,
+      key, nearest));
 }
 
 std::string Where(const std::string& origin, const toml::node& node) {
@@ -62,18 +64,20 @@ std::string Where(const std::string& origin, const toml::node& node) {
 }
 
 Status WrongType(const std::string& where, const Field& field, std::string_view wanted) {
-  return InvalidArgument(fmt::format("{}: '{}' must be {} ({})", where, field.key, wanted, field.meaning));
+  return InvalidArgument(
+      fmt::format("{}: '{}' must be {} ({})", where, field.key, wanted, field.meaning));
 }
 
 Status CheckRange(const std::string& where, const Field& field, double value) {
   if (std::isfinite(value) && value >= field.min && value <= field.max) return OkStatus();
-  return InvalidArgument(fmt::format("{}: '{}' = {} is out of range: it must be between {} and {} ({})", where,
-                                     field.key, value, field.min, field.max, field.meaning));
+  return InvalidArgument(
+      fmt::format("{}: '{}' = {} is out of range: it must be between {} and {} ({})", where,
+                  field.key, value, field.min, field.max, field.meaning));
 }
 
 template <typename T>
-Status AssignList(const std::string& where, const Field& field, const toml::node& node, std::vector<T>* out,
-                  std::string_view wanted) {
+Status AssignList(const std::string& where, const Field& field, const toml::node& node,
+                  std::vector<T>* out, std::string_view wanted) {
   const toml::array* array = node.as_array();
   if (!array) return WrongType(where, field, wanted);
   out->clear();
@@ -113,9 +117,11 @@ struct Assigner {
   Status operator()(std::string* out) const {
     const auto value = node.value_exact<std::string>();
     if (!value) return WrongType(where, field, "a string");
-    if (!field.choices.empty() && std::find(field.choices.begin(), field.choices.end(), *value) == field.choices.end()) {
-      return InvalidArgument(fmt::format("{}: '{}' = \"{}\" is not one of: {} ({})", where, field.key, *value,
-                                         fmt::join(field.choices, ", "), field.meaning));
+    if (!field.choices.empty() &&
+        std::find(field.choices.begin(), field.choices.end(), *value) == field.choices.end()) {
+      return InvalidArgument(fmt::format("{}: '{}' = \"{}\" is not one of: {} ({})", where,
+                                         field.key, *value, fmt::join(field.choices, ", "),
+                                         field.meaning));
     }
     *out = *value;
     return OkStatus();
@@ -133,13 +139,15 @@ Status Apply(const toml::table& table, const std::string& prefix, const std::str
   for (const auto& [name, node] : table) {
     const std::string key = prefix + std::string(name.str());
     const std::string where = Where(origin, node);
-    const auto field = std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.key == key; });
+    const auto field =
+        std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.key == key; });
     if (field != fields.end()) {
       FB_RETURN_IF_ERROR(std::visit(Assigner{where, *field, node}, field->target));
       continue;
     }
-    const bool section = std::any_of(fields.begin(), fields.end(),
-                                     [&](const Field& f) { return f.key.substr(0, key.size() + 1) == key + "."; });
+    const bool section = std::any_of(fields.begin(), fields.end(), [&](const Field& f) {
+      return f.key.substr(0, key.size() + 1) == key + ".";
+    });
     if (!section || !node.is_table()) return UnknownKey(key, fields, where);
     FB_RETURN_IF_ERROR(Apply(*node.as_table(), key + ".", origin, fields));
   }
@@ -150,8 +158,8 @@ Result<toml::table> ParseToml(std::string_view text, const std::string& origin) 
   try {
     return toml::parse(text, origin);
   } catch (const toml::parse_error& error) {
-    return InvalidArgument(fmt::format("{}:{}: not valid TOML: {}", origin, error.source().begin.line,
-                                       error.description()));
+    return InvalidArgument(fmt::format("{}:{}: not valid TOML: {}", origin,
+                                       error.source().begin.line, error.description()));
   }
 }
 
@@ -164,7 +172,8 @@ Status ApplySet(const std::string& set, const std::vector<Field>& fields) {
   const std::string key = set.substr(0, equals);
   const std::string value = set.substr(equals + 1);
   const std::string origin = "--set " + key;
-  const auto field = std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.key == key; });
+  const auto field =
+      std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.key == key; });
   if (field == fields.end()) return UnknownKey(key, fields, origin);
   const bool is_string = std::holds_alternative<std::string*>(field->target);
   if (is_string && (value.empty() || (value.front() != '"' && value.front() != '\''))) {
@@ -191,7 +200,9 @@ struct Formatter {
     for (const std::string& s : *v) quoted.push_back(Quote(s));
     return fmt::format("[{}]", fmt::join(quoted, ", "));
   }
-  std::string operator()(const std::vector<int64_t>* v) const { return fmt::format("[{}]", fmt::join(*v, ", ")); }
+  std::string operator()(const std::vector<int64_t>* v) const {
+    return fmt::format("[{}]", fmt::join(*v, ", "));
+  }
 
   static std::string Quote(const std::string& s) {
     std::string out = "\"";
@@ -216,8 +227,8 @@ std::string Config::Resolve(const std::string& path) const {
   return (std::filesystem::path(folder) / path).lexically_normal().string();
 }
 
-Result<Config> ParseConfig(std::string_view text, const std::string& origin, const std::string& folder,
-                           const std::vector<std::string>& sets) {
+Result<Config> ParseConfig(std::string_view text, const std::string& origin,
+                           const std::string& folder, const std::vector<std::string>& sets) {
   Config config;
   config.folder = folder;
   const std::vector<Field> fields = Fields(config);
@@ -248,7 +259,8 @@ std::string FormatConfig(const Config& config) {
       auto* path = std::get<std::string*>(field.target);
       *path = config.Resolve(*path);
     }
-    out += fmt::format("{} = {}\n", field.key.substr(dot + 1), std::visit(Formatter{}, field.target));
+    out +=
+        fmt::format("{} = {}\n", field.key.substr(dot + 1), std::visit(Formatter{}, field.target));
   }
   return out;
 }
@@ -257,7 +269,8 @@ std::string DescribeConfig() {
   Config defaults;
   std::string out;
   for (const Field& field : Fields(defaults)) {
-    out += fmt::format("{} = {}\n    {}", field.key, std::visit(Formatter{}, field.target), field.meaning);
+    out += fmt::format("{} = {}\n    {}", field.key, std::visit(Formatter{}, field.target),
+                       field.meaning);
     if (!field.choices.empty()) out += fmt::format(" (one of: {})", fmt::join(field.choices, ", "));
     out += '\n';
   }

@@ -1,7 +1,8 @@
 // Config: everything a run can be told, from one strict TOML file and `--set key=value`.
 //
-// Plain values only: apps/ maps them onto the options of each room. Every key, its default, range and meaning stand in one
-// table (config_schema.cc), from which parsing, errors and `forebay config` are made.
+// Plain values only: apps/ maps them onto the options of each room. Every key, its default, range
+// and meaning stand in one table (config_schema.cc), from which parsing, errors and `forebay
+// config` are made.
 #pragma once
 
 #include <cstdint>
@@ -14,81 +15,83 @@
 namespace forebay::control {
 
 struct RunConfig {
-  int64_t steps = 100;             // optimizer steps
+  int64_t steps = 100;  // optimizer steps
   int64_t seed = 1;
   std::string mode = "decoupled";  // decoupled | sync
 };
 
 struct ModelSection {
-  std::string path;  // a Hugging Face folder, a .gguf file, or "tiny:" for a random byte-level model
+  std::string
+      path;  // a Hugging Face folder, a .gguf file, or "tiny:" for a random byte-level model
   int64_t tiny_layers = 2, tiny_width = 64, tiny_heads = 4, tiny_kv_heads = 2, tiny_ff = 128;
 };
 
 struct DeviceSection {
-  std::string plugin;      // a PJRT plugin file; "" is the one that set-up installed
-  std::string cache_dir;   // compiled programs on disk; "" keeps them in memory
+  std::string plugin;     // a PJRT plugin file; "" is the one that set-up installed
+  std::string cache_dir;  // compiled programs on disk; "" keeps them in memory
 };
 
 struct EnvSection {
   std::string name = "environment";
-  std::string kind = "python";        // python | builtin
-  std::vector<std::string> command;   // python: argv; relative paths are relative to the config file
+  std::string kind = "python";       // python | builtin
+  std::vector<std::string> command;  // python: argv; relative paths are relative to the config file
   std::vector<std::string> python_path;
-  std::string builtin;                // builtin: its name
-  std::string options = "{}";         // JSON handed to the environment
+  std::string builtin;         // builtin: its name
+  std::string options = "{}";  // JSON handed to the environment
   int64_t processes = 1;
   int64_t episodes_per_process = 256;
-  int64_t tasks = 0;                  // number of training tasks, cycled in shuffled epochs; 0: task = group
+  int64_t tasks = 0;  // number of training tasks, cycled in shuffled epochs; 0: task = group
   double start_deadline_s = 30, reset_deadline_s = 30, step_deadline_s = 60;
 };
 
 struct RolloutSection {
-  int64_t actors = 32;                // concurrent episodes
-  int64_t slots = 16;                 // sequences decoded at once
-  int64_t context = 512;              // tokens a slot can hold
+  int64_t actors = 32;                                   // concurrent episodes
+  int64_t slots = 16;                                    // sequences decoded at once
+  int64_t context = 512;                                 // tokens a slot can hold
   std::vector<int64_t> context_buckets, prefill_chunks;  // empty: chosen from context
   double temperature = 1.0;
   int64_t turns_max = 4, new_tokens_per_turn_max = 64, tokens_max = 512;
   std::vector<std::string> stop_tokens;  // empty: the model's end-of-turn tokens
   double generate_deadline_s = 120;
-  bool deterministic = false;         // one context bucket: bits do not depend on what runs beside a sequence
-  int64_t attempts_max = 4;           // failures in one group before its task is quarantined
+  bool deterministic =
+      false;  // one context bucket: bits do not depend on what runs beside a sequence
+  int64_t attempts_max = 4;  // failures in one group before its task is quarantined
 };
 
 struct BufferSection {
-  std::string durability = "sync";    // memory | os | sync
-  int64_t max_staleness = 4;          // policy versions
+  std::string durability = "sync";  // memory | os | sync
+  int64_t max_staleness = 4;        // policy versions
   int64_t memory_mb_max = 1024, disk_mb_max = 16384, segment_mb = 64;
   double append_deadline_s = 60;
 };
 
 struct LearnerSection {
   int64_t groups_per_step = 4, group_size = 8;
-  std::string advantage = "grpo";             // grpo | dr_grpo | rloo
-  std::string aggregation = "token_mean";     // see docs/GLOSSARY.md
+  std::string advantage = "grpo";          // grpo | dr_grpo | rloo
+  std::string aggregation = "token_mean";  // see docs/GLOSSARY.md
   double learning_rate = 1e-5, weight_decay = 0.0, beta1 = 0.9, beta2 = 0.95, adam_eps = 1e-8;
-  double grad_clip = 1.0;                     // global norm; 0: off
-  std::string schedule = "constant";          // constant | linear | cosine
+  double grad_clip = 1.0;             // global norm; 0: off
+  std::string schedule = "constant";  // constant | linear | cosine
   int64_t warmup_steps = 0;
   double clip_low = 0.2, clip_high = 0.2;
-  double is_cap = 2.0;                        // truncated importance sampling; 0: no correction
+  double is_cap = 2.0;  // truncated importance sampling; 0: no correction
   bool skip_zero_advantage = true;
-  std::vector<int64_t> row_lengths;           // packed row lengths; empty: chosen from rollout.tokens_max
-  int64_t tokens_per_program = 1024;          // rows * row length of one compiled shape
+  std::vector<int64_t> row_lengths;   // packed row lengths; empty: chosen from rollout.tokens_max
+  int64_t tokens_per_program = 1024;  // rows * row length of one compiled shape
   int64_t shapes_max = 8;
-  std::string layer_layout = "per_layer";     // per_layer | stacked
+  std::string layer_layout = "per_layer";  // per_layer | stacked
   bool remat = false;
   int64_t logprob_chunk = 512;
   double lease_deadline_s = 600;
 };
 
 struct CheckpointSection {
-  int64_t every_steps = 10;   // 0: only at the end
+  int64_t every_steps = 10;  // 0: only at the end
   int64_t keep = 2;
 };
 
 struct EvalSection {
-  int64_t tasks = 20, samples = 1;   // held-out episodes before and after; tasks = 0: none
+  int64_t tasks = 20, samples = 1;  // held-out episodes before and after; tasks = 0: none
   double temperature = 1.0;
 };
 
@@ -103,20 +106,21 @@ struct Config {
   CheckpointSection checkpoint;
   EvalSection eval;
 
-  std::string folder;  // run.folder: where relative paths start; by default the folder of the file it came from
+  std::string folder;  // run.folder: where relative paths start; by default the folder of the file
+                       // it came from
 
   // `path` itself if absolute, else below `folder`.
   std::string Resolve(const std::string& path) const;
 };
 
-// Reads `path`, then applies `sets` ("learner.learning_rate=3e-5") in order, then checks every range and combination.
-// Errors are kInvalidArgument (kNotFound for the file): they name the key, the line, what was wrong, and for an unknown key the nearest
-// known one.
+// Reads `path`, then applies `sets` ("learner.learning_rate=3e-5") in order, then checks every
+// range and combination. Errors are kInvalidArgument (kNotFound for the file): they name the key,
+// the line, what was wrong, and for an unknown key the nearest known one.
 Result<Config> LoadConfig(const std::string& path, const std::vector<std::string>& sets);
 
 // The same from text; `origin` stands in errors, `folder` resolves relative paths.
-Result<Config> ParseConfig(std::string_view text, const std::string& origin, const std::string& folder,
-                           const std::vector<std::string>& sets);
+Result<Config> ParseConfig(std::string_view text, const std::string& origin,
+                           const std::string& folder, const std::vector<std::string>& sets);
 
 // A complete TOML file that parses to the same Config (relative paths made absolute).
 std::string FormatConfig(const Config& config);

@@ -17,76 +17,144 @@ std::vector<Field> Fields(Config& c) {
   return {
       {"run.steps", &c.run.steps, "optimizer steps to train", 0, kMany},
       {"run.seed", &c.run.seed, "every random choice derives from it", 0, kMany},
-      {"run.mode", &c.run.mode, "decoupled: acting and learning at once; sync: one after the other", 0, 0, {"decoupled", "sync"}},
+      {"run.mode",
+       &c.run.mode,
+       "decoupled: acting and learning at once; sync: one after the other",
+       0,
+       0,
+       {"decoupled", "sync"}},
       {"run.folder", &c.folder, "where relative paths start; empty: the config file's folder"},
 
-      {.key = "model.path", .target = &c.model.path, .meaning = "a Hugging Face folder, a .gguf file, or tiny: (random weights, bytes as tokens)", .is_path = true},
+      {.key = "model.path",
+       .target = &c.model.path,
+       .meaning = "a Hugging Face folder, a .gguf file, or tiny: (random weights, bytes as tokens)",
+       .is_path = true},
       {"model.tiny_layers", &c.model.tiny_layers, "layers of a tiny: model", 1, 64},
       {"model.tiny_width", &c.model.tiny_width, "width of a tiny: model", 8, 4096},
       {"model.tiny_heads", &c.model.tiny_heads, "query heads of a tiny: model", 1, 64},
       {"model.tiny_kv_heads", &c.model.tiny_kv_heads, "key/value heads of a tiny: model", 1, 64},
       {"model.tiny_ff", &c.model.tiny_ff, "feed-forward width of a tiny: model", 8, 16384},
 
-      {.key = "device.plugin", .target = &c.device.plugin, .meaning = "PJRT plugin file; empty: the CPU plugin that set-up installed", .is_path = true},
-      {.key = "device.cache_dir", .target = &c.device.cache_dir, .meaning = "folder for compiled programs; empty: memory only", .is_path = true},
+      {.key = "device.plugin",
+       .target = &c.device.plugin,
+       .meaning = "PJRT plugin file; empty: the CPU plugin that set-up installed",
+       .is_path = true},
+      {.key = "device.cache_dir",
+       .target = &c.device.cache_dir,
+       .meaning = "folder for compiled programs; empty: memory only",
+       .is_path = true},
 
       {"env.name", &c.env.name, "its name in metrics and audit"},
-      {"env.kind", &c.env.kind, "python: a process that speaks docs/environment_protocol.md; builtin: compiled in", 0, 0, {"python", "builtin"}},
-      {"env.command", &c.env.command, "program and arguments (python); file names are relative to the config file"},
+      {"env.kind",
+       &c.env.kind,
+       "python: a process that speaks docs/environment_protocol.md; builtin: compiled in",
+       0,
+       0,
+       {"python", "builtin"}},
+      {"env.command", &c.env.command,
+       "program and arguments (python); file names are relative to the config file"},
       {"env.python_path", &c.env.python_path, "folders put in front of PYTHONPATH (python)"},
       {"env.builtin", &c.env.builtin, "name of the built-in environment"},
       {"env.options", &c.env.options, "JSON object handed to the environment"},
       {"env.processes", &c.env.processes, "environment processes", 1, 1024},
-      {"env.episodes_per_process", &c.env.episodes_per_process, "episodes that one process serves at once", 1, 65536},
-      {"env.tasks", &c.env.tasks, "training tasks, cycled in shuffled epochs; 0: a new task for each group", 0, kMany},
-      {"env.start_deadline_s", &c.env.start_deadline_s, "seconds for a process to say hello", 0.1, 3600},
+      {"env.episodes_per_process", &c.env.episodes_per_process,
+       "episodes that one process serves at once", 1, 65536},
+      {"env.tasks", &c.env.tasks,
+       "training tasks, cycled in shuffled epochs; 0: a new task for each group", 0, kMany},
+      {"env.start_deadline_s", &c.env.start_deadline_s, "seconds for a process to say hello", 0.1,
+       3600},
       {"env.reset_deadline_s", &c.env.reset_deadline_s, "seconds for a reset", 0.01, 86400},
       {"env.step_deadline_s", &c.env.step_deadline_s, "seconds for a step", 0.01, 86400},
 
       {"rollout.actors", &c.rollout.actors, "concurrent episodes", 1, 100000},
       {"rollout.slots", &c.rollout.slots, "sequences that the engine decodes at once", 1, 1024},
       {"rollout.context", &c.rollout.context, "tokens that a slot can hold", 16, 1 << 20},
-      {"rollout.context_buckets", &c.rollout.context_buckets, "compiled attention lengths; empty: chosen from context"},
-      {"rollout.prefill_chunks", &c.rollout.prefill_chunks, "compiled prompt chunk sizes; empty: chosen from context"},
-      {"rollout.temperature", &c.rollout.temperature, "of sampling; the loss uses the same", 0.01, 100},
+      {"rollout.context_buckets", &c.rollout.context_buckets,
+       "compiled attention lengths; empty: chosen from context"},
+      {"rollout.prefill_chunks", &c.rollout.prefill_chunks,
+       "compiled prompt chunk sizes; empty: chosen from context"},
+      {"rollout.temperature", &c.rollout.temperature, "of sampling; the loss uses the same", 0.01,
+       100},
       {"rollout.turns_max", &c.rollout.turns_max, "actions in an episode", 1, 10000},
-      {"rollout.new_tokens_per_turn_max", &c.rollout.new_tokens_per_turn_max, "sampled tokens in an action", 1, 1 << 20},
-      {"rollout.tokens_max", &c.rollout.tokens_max, "tokens of a trajectory, prompts and observations included", 8, 1 << 20},
-      {"rollout.stop_tokens", &c.rollout.stop_tokens, "tokens that end an action, by text; empty: the model's end-of-turn tokens"},
-      {"rollout.generate_deadline_s", &c.rollout.generate_deadline_s, "seconds for the engine to answer", 0.1, 86400},
-      {"rollout.deterministic", &c.rollout.deterministic, "bits do not depend on what runs beside a sequence (slower)"},
-      {"rollout.attempts_max", &c.rollout.attempts_max, "failures in one group before its task is quarantined", 1, 1000},
+      {"rollout.new_tokens_per_turn_max", &c.rollout.new_tokens_per_turn_max,
+       "sampled tokens in an action", 1, 1 << 20},
+      {"rollout.tokens_max", &c.rollout.tokens_max,
+       "tokens of a trajectory, prompts and observations included", 8, 1 << 20},
+      {"rollout.stop_tokens", &c.rollout.stop_tokens,
+       "tokens that end an action, by text; empty: the model's end-of-turn tokens"},
+      {"rollout.generate_deadline_s", &c.rollout.generate_deadline_s,
+       "seconds for the engine to answer", 0.1, 86400},
+      {"rollout.deterministic", &c.rollout.deterministic,
+       "bits do not depend on what runs beside a sequence (slower)"},
+      {"rollout.attempts_max", &c.rollout.attempts_max,
+       "failures in one group before its task is quarantined", 1, 1000},
 
-      {"buffer.durability", &c.buffer.durability, "what an acknowledged trajectory survives: sync power loss, os kill -9, memory nothing", 0, 0, {"memory", "os", "sync"}},
-      {"buffer.max_staleness", &c.buffer.max_staleness, "policy versions; no older token is trained on", 0, 1000000},
-      {"buffer.memory_mb_max", &c.buffer.memory_mb_max, "MiB of trajectories in memory", 1, 1 << 20},
+      {"buffer.durability",
+       &c.buffer.durability,
+       "what an acknowledged trajectory survives: sync power loss, os kill -9, memory nothing",
+       0,
+       0,
+       {"memory", "os", "sync"}},
+      {"buffer.max_staleness", &c.buffer.max_staleness,
+       "policy versions; no older token is trained on", 0, 1000000},
+      {"buffer.memory_mb_max", &c.buffer.memory_mb_max, "MiB of trajectories in memory", 1,
+       1 << 20},
       {"buffer.disk_mb_max", &c.buffer.disk_mb_max, "MiB of log on disk", 16, 1 << 26},
       {"buffer.segment_mb", &c.buffer.segment_mb, "MiB of one log segment", 1, 1024},
-      {"buffer.append_deadline_s", &c.buffer.append_deadline_s, "seconds that an append waits for room", 0.1, 86400},
+      {"buffer.append_deadline_s", &c.buffer.append_deadline_s,
+       "seconds that an append waits for room", 0.1, 86400},
 
       {"learner.groups_per_step", &c.learner.groups_per_step, "groups of a batch", 1, 1 << 20},
       {"learner.group_size", &c.learner.group_size, "samples of one task", 1, 4096},
-      {"learner.advantage", &c.learner.advantage, "baseline of a group", 0, 0, {"grpo", "dr_grpo", "rloo"}},
-      {"learner.aggregation", &c.learner.aggregation, "how token losses become one number", 0, 0, {"token_mean", "sequence_mean_of_token_mean", "sequence_mean_of_token_sum", "sequence_mean_token_scale"}},
+      {"learner.advantage",
+       &c.learner.advantage,
+       "baseline of a group",
+       0,
+       0,
+       {"grpo", "dr_grpo", "rloo"}},
+      {"learner.aggregation",
+       &c.learner.aggregation,
+       "how token losses become one number",
+       0,
+       0,
+       {"token_mean", "sequence_mean_of_token_mean", "sequence_mean_of_token_sum",
+        "sequence_mean_token_scale"}},
       {"learner.learning_rate", &c.learner.learning_rate, "peak learning rate", 0, 10},
       {"learner.weight_decay", &c.learner.weight_decay, "decoupled (AdamW), matrices only", 0, 10},
       {"learner.beta1", &c.learner.beta1, "AdamW", 0, 0.999999},
       {"learner.beta2", &c.learner.beta2, "AdamW", 0, 0.999999},
       {"learner.adam_eps", &c.learner.adam_eps, "AdamW", 0, 1},
       {"learner.grad_clip", &c.learner.grad_clip, "global gradient norm; 0: off", 0, 1e9},
-      {"learner.schedule", &c.learner.schedule, "of the learning rate after warm-up", 0, 0, {"constant", "linear", "cosine"}},
+      {"learner.schedule",
+       &c.learner.schedule,
+       "of the learning rate after warm-up",
+       0,
+       0,
+       {"constant", "linear", "cosine"}},
       {"learner.warmup_steps", &c.learner.warmup_steps, "steps of linear warm-up", 0, kMany},
       {"learner.clip_low", &c.learner.clip_low, "PPO clip below 1", 0, 1},
       {"learner.clip_high", &c.learner.clip_high, "PPO clip above 1", 0, 1000},
-      {"learner.is_cap", &c.learner.is_cap, "cap of the truncated importance weight against the rollout policy; 0: no correction", 0, 1e6},
-      {"learner.skip_zero_advantage", &c.learner.skip_zero_advantage, "leave sequences without advantage out of the computation (same gradient)"},
-      {"learner.row_lengths", &c.learner.row_lengths, "packed row lengths; empty: chosen from rollout.tokens_max"},
-      {"learner.tokens_per_program", &c.learner.tokens_per_program, "tokens of one compiled shape", 8, 1 << 24},
+      {"learner.is_cap", &c.learner.is_cap,
+       "cap of the truncated importance weight against the rollout policy; 0: no correction", 0,
+       1e6},
+      {"learner.skip_zero_advantage", &c.learner.skip_zero_advantage,
+       "leave sequences without advantage out of the computation (same gradient)"},
+      {"learner.row_lengths", &c.learner.row_lengths,
+       "packed row lengths; empty: chosen from rollout.tokens_max"},
+      {"learner.tokens_per_program", &c.learner.tokens_per_program, "tokens of one compiled shape",
+       8, 1 << 24},
       {"learner.shapes_max", &c.learner.shapes_max, "compiled shapes", 1, 8},
-      {"learner.layer_layout", &c.learner.layer_layout, "per_layer: fastest on CPU; stacked: compiles in constant time", 0, 0, {"per_layer", "stacked"}},
+      {"learner.layer_layout",
+       &c.learner.layer_layout,
+       "per_layer: fastest on CPU; stacked: compiles in constant time",
+       0,
+       0,
+       {"per_layer", "stacked"}},
       {"learner.remat", &c.learner.remat, "recompute layers in the backward pass to save memory"},
-      {"learner.logprob_chunk", &c.learner.logprob_chunk, "tokens whose logits exist at once", 8, 1 << 20},
-      {"learner.lease_deadline_s", &c.learner.lease_deadline_s, "seconds without a batch before the run stops with the reason", 1, 86400},
+      {"learner.logprob_chunk", &c.learner.logprob_chunk, "tokens whose logits exist at once", 8,
+       1 << 20},
+      {"learner.lease_deadline_s", &c.learner.lease_deadline_s,
+       "seconds without a batch before the run stops with the reason", 1, 86400},
 
       {"checkpoint.every_steps", &c.checkpoint.every_steps, "0: only at the end", 0, kMany},
       {"checkpoint.keep", &c.checkpoint.keep, "newest checkpoints kept", 1, 1000},
@@ -99,20 +167,24 @@ std::vector<Field> Fields(Config& c) {
 
 Status CheckCombinations(const Config& c) {
   if (c.model.path.empty()) {
-    return InvalidArgument("model.path is missing: give a Hugging Face folder, a .gguf file, or \"tiny:\"");
+    return InvalidArgument(
+        "model.path is missing: give a Hugging Face folder, a .gguf file, or \"tiny:\"");
   }
   if (c.env.kind == "python" && c.env.command.empty()) {
-    return InvalidArgument("env.command is missing: for env.kind = \"python\" give the program and its arguments, "
-                           "for instance [\"python3\", \"env.py\"]");
+    return InvalidArgument(
+        "env.command is missing: for env.kind = \"python\" give the program and its arguments, "
+        "for instance [\"python3\", \"env.py\"]");
   }
   if (c.env.kind == "builtin" && c.env.builtin.empty()) {
-    return InvalidArgument("env.builtin is missing: for env.kind = \"builtin\" give the environment's name");
+    return InvalidArgument(
+        "env.builtin is missing: for env.kind = \"builtin\" give the environment's name");
   }
   if (c.rollout.tokens_max > c.rollout.context) {
-    return InvalidArgument(fmt::format(
-        "rollout.tokens_max = {} does not fit rollout.context = {}: a trajectory must fit a slot; raise context "
-        "or lower tokens_max",
-        c.rollout.tokens_max, c.rollout.context));
+    return InvalidArgument(
+        fmt::format("rollout.tokens_max = {} does not fit rollout.context = {}: a trajectory must "
+                    "fit a slot; raise context "
+                    "or lower tokens_max",
+                    c.rollout.tokens_max, c.rollout.context));
   }
   const auto& rows = c.learner.row_lengths;
   if (!rows.empty()) {
@@ -120,26 +192,31 @@ Status CheckCombinations(const Config& c) {
     const int64_t shortest = *std::min_element(rows.begin(), rows.end());
     if (shortest < 1) return InvalidArgument("learner.row_lengths must be positive");
     if (longest < c.rollout.tokens_max) {
-      return InvalidArgument(fmt::format(
-          "learner.row_lengths end at {}, but rollout.tokens_max = {}: the longest row must hold the longest "
-          "trajectory",
-          longest, c.rollout.tokens_max));
+      return InvalidArgument(
+          fmt::format("learner.row_lengths end at {}, but rollout.tokens_max = {}: the longest row "
+                      "must hold the longest "
+                      "trajectory",
+                      longest, c.rollout.tokens_max));
     }
     if (static_cast<int64_t>(rows.size()) > c.learner.shapes_max) {
-      return InvalidArgument(fmt::format("learner.row_lengths has {} entries, but learner.shapes_max = {}",
-                                         rows.size(), c.learner.shapes_max));
+      return InvalidArgument(
+          fmt::format("learner.row_lengths has {} entries, but learner.shapes_max = {}",
+                      rows.size(), c.learner.shapes_max));
     }
   }
   const int64_t batch = c.learner.groups_per_step * c.learner.group_size;
   const int64_t admitted_max = (c.buffer.max_staleness + 1) * batch;
   if (c.run.mode == "decoupled" && c.rollout.actors > admitted_max) {
     return InvalidArgument(fmt::format(
-        "rollout.actors = {} can never all work: at most (buffer.max_staleness + 1) * learner.groups_per_step * "
-        "learner.group_size = {} episodes may be under way; lower actors to {} or raise buffer.max_staleness to {}",
+        "rollout.actors = {} can never all work: at most (buffer.max_staleness + 1) * "
+        "learner.groups_per_step * "
+        "learner.group_size = {} episodes may be under way; lower actors to {} or raise "
+        "buffer.max_staleness to {}",
         c.rollout.actors, admitted_max, admitted_max, (c.rollout.actors + batch - 1) / batch - 1));
   }
   if (c.learner.advantage != "dr_grpo" && c.learner.group_size < 2) {
-    return InvalidArgument("learner.group_size must be at least 2: a baseline needs other samples of the task");
+    return InvalidArgument(
+        "learner.group_size must be at least 2: a baseline needs other samples of the task");
   }
   return OkStatus();
 }

@@ -34,14 +34,17 @@ int64_t Coordinator::TaskOf(const CoordinatorOptions& options, int64_t group_id)
   return order[static_cast<size_t>(group_id % options.tasks)];
 }
 
-Coordinator::Coordinator(const CoordinatorOptions& options, buffer::Buffer* buffer, const buffer::Recovery& recovery)
+Coordinator::Coordinator(const CoordinatorOptions& options, buffer::Buffer* buffer,
+                         const buffer::Recovery& recovery)
     : options_(options),
       buffer_(buffer),
       next_trajectory_id_(recovery.next_trajectory_id),
       next_group_id_(recovery.next_group_id) {
-  FB_CHECK(options.groups_per_step > 0 && options.group_size > 0 && options.max_staleness >= 0, "options");
+  FB_CHECK(options.groups_per_step > 0 && options.group_size > 0 && options.max_staleness >= 0,
+           "options");
   const buffer::Ledger ledger = buffer->ledger();
-  admitted_ = ledger.trained + ledger.pending + ledger.in_flight + static_cast<int64_t>(recovery.missing.size());
+  admitted_ = ledger.trained + ledger.pending + ledger.in_flight +
+              static_cast<int64_t>(recovery.missing.size());
   trained_ = ledger.trained;
   for (const buffer::MissingMember& m : recovery.missing) {
     replacements_.push_back({m.group_id, m.member, m.next_attempt, m.task_id});
@@ -52,16 +55,20 @@ int64_t Coordinator::AliveMax() const {
   return (options_.max_staleness + 1) * options_.groups_per_step * options_.group_size;
 }
 
-bool Coordinator::Admits() const { return admitted_ - trained_ + options_.group_size <= AliveMax(); }
+bool Coordinator::Admits() const {
+  return admitted_ - trained_ + options_.group_size <= AliveMax();
+}
 
 void Coordinator::StartGroup() {
   int64_t group_id = next_group_id_++;
-  // A quarantined task's turn is skipped; with all tasks in quarantine the run could not go on, so it may play again.
+  // A quarantined task's turn is skipped; with all tasks in quarantine the run could not go on, so
+  // it may play again.
   if (options_.tasks > 0 && static_cast<int64_t>(quarantined_.size()) < options_.tasks) {
     while (quarantined_.count(TaskOf(options_, group_id)) > 0) group_id = next_group_id_++;
   }
   const int64_t task_id = TaskOf(options_, group_id);
-  for (int32_t member = 0; member < options_.group_size; ++member) queue_.push_back({group_id, member, 0, task_id});
+  for (int32_t member = 0; member < options_.group_size; ++member)
+    queue_.push_back({group_id, member, 0, task_id});
   admitted_ += options_.group_size;
   ++groups_started_;
 }
@@ -84,8 +91,9 @@ Result<std::optional<Assignment>> Coordinator::TryNext() {
                    .attempt = member.attempt,
                    .task_id = member.task_id};
   // The attempt is part of the seed: a replacement of a failed sample is a new sample.
-  assignment.seed = DeriveSeed(DeriveSeed(options_.seed, kEpisodeSeed), static_cast<uint64_t>(member.group_id),
-                               static_cast<uint64_t>(member.member), static_cast<uint64_t>(member.attempt));
+  assignment.seed =
+      DeriveSeed(DeriveSeed(options_.seed, kEpisodeSeed), static_cast<uint64_t>(member.group_id),
+                 static_cast<uint64_t>(member.member), static_cast<uint64_t>(member.attempt));
   assignment.policy_version = published_version_;
   if (member.attempt > 0) ++replacement_count_;
   FB_RETURN_IF_ERROR(buffer_->Dispatch(assignment.id));
@@ -96,8 +104,11 @@ void Coordinator::OnRejected(const TrajectoryId& id, buffer::RejectReason reason
   bool close = false;
   {
     MutexLock lock(mutex_);
-    if (stopped_ || reason == buffer::RejectReason::kClosed || closed_groups_.count(id.group_id) > 0) return;
-    const bool fault = reason != buffer::RejectReason::kStale && reason != buffer::RejectReason::kLostInCrash;
+    if (stopped_ || reason == buffer::RejectReason::kClosed ||
+        closed_groups_.count(id.group_id) > 0)
+      return;
+    const bool fault =
+        reason != buffer::RejectReason::kStale && reason != buffer::RejectReason::kLostInCrash;
     if (fault) {
       close = ++failures_[id.group_id] >= options_.attempts_max;
       // Old groups no longer fail: a bounded memory of failures is enough.

@@ -1,4 +1,5 @@
-// Coordinator: decides which episode starts when, so that everything that is started can still be trained on.
+// Coordinator: decides which episode starts when, so that everything that is started can still be
+// trained on.
 //
 // Pure bookkeeping over the buffer's ledger; it owns no thread and never blocks. Thread-safe.
 #pragma once
@@ -30,31 +31,36 @@ struct CoordinatorOptions {
 
 struct CoordinatorStats {
   int64_t groups_started = 0;
-  int64_t queued = 0;           // admitted members that no actor has taken yet
-  int64_t alive = 0;            // admitted members that were not trained on when the published version was made
-  int64_t alive_max = 0;        // what pacing allows
+  int64_t queued = 0;  // admitted members that no actor has taken yet
+  int64_t alive =
+      0;  // admitted members that were not trained on when the published version was made
+  int64_t alive_max = 0;  // what pacing allows
   int64_t published_version = 0;
-  int64_t replacements = 0;     // attempts beyond the first
+  int64_t replacements = 0;  // attempts beyond the first
   std::vector<int64_t> quarantined_tasks;
 };
 
-// Pacing. A group is admitted only while the episodes admitted and not trained on when the version that samples now
-// was made number at most (max_staleness + 1) * groups_per_step * group_size. Served oldest
-// first, an episode is then trained on at most max_staleness versions after its first token. With
-// max_staleness = 0 this is the synchronous loop: a batch starts only when the one before it was published.
+// Pacing. A group is admitted only while the episodes admitted and not trained on when the version
+// that samples now was made number at most (max_staleness + 1) * groups_per_step * group_size.
+// Served oldest first, an episode is then trained on at most max_staleness versions after its first
+// token. With max_staleness = 0 this is the synchronous loop: a batch starts only when the one
+// before it was published.
 class Coordinator {
  public:
-  // `buffer` must outlive it. `recovery` says what to dispatch again and where to go on (default: a new run).
-  Coordinator(const CoordinatorOptions& options, buffer::Buffer* buffer, const buffer::Recovery& recovery = {});
+  // `buffer` must outlive it. `recovery` says what to dispatch again and where to go on (default: a
+  // new run).
+  Coordinator(const CoordinatorOptions& options, buffer::Buffer* buffer,
+              const buffer::Recovery& recovery = {});
 
-  // The next episode, logged in the buffer as dispatched; nullopt when pacing says wait (a wake follows) or after Stop.
-  // Replacements come first, then the members of started groups, then a new group.
+  // The next episode, logged in the buffer as dispatched; nullopt when pacing says wait (a wake
+  // follows) or after Stop. Replacements come first, then the members of started groups, then a new
+  // group.
   Result<std::optional<Assignment>> TryNext();
 
   // From the buffer's listener: the member needs another attempt. kStale is no fault of the task.
   void OnRejected(const TrajectoryId& id, buffer::RejectReason reason);
-  // `version` now samples in the engine; `trained` trajectories had been trained on when it was made (the ledger's
-  // count; it never falls).
+  // `version` now samples in the engine; `trained` trajectories had been trained on when it was
+  // made (the ledger's count; it never falls).
   void OnPublished(int64_t version, int64_t trained);
   // Nothing is admitted any more.
   void Stop();
@@ -84,15 +90,17 @@ class Coordinator {
   mutable Mutex mutex_;
   std::deque<Member> replacements_ FB_GUARDED_BY(mutex_);
   std::deque<Member> queue_ FB_GUARDED_BY(mutex_);
-  std::map<int64_t, int64_t> failures_ FB_GUARDED_BY(mutex_);  // by group_id, the newest groups only
+  std::map<int64_t, int64_t> failures_
+      FB_GUARDED_BY(mutex_);  // by group_id, the newest groups only
   std::set<int64_t> closed_groups_ FB_GUARDED_BY(mutex_);
-  std::set<int64_t> quarantined_ FB_GUARDED_BY(mutex_);                             // tasks
+  std::set<int64_t> quarantined_ FB_GUARDED_BY(mutex_);  // tasks
   int64_t next_trajectory_id_ FB_GUARDED_BY(mutex_);
   int64_t next_group_id_ FB_GUARDED_BY(mutex_);
   int64_t admitted_ FB_GUARDED_BY(mutex_);  // members of started and not closed groups, all time
   int64_t groups_started_ FB_GUARDED_BY(mutex_) = 0;
   int64_t published_version_ FB_GUARDED_BY(mutex_) = 0;
-  int64_t trained_ FB_GUARDED_BY(mutex_) = 0;  // of `admitted_`, when the published version was made
+  int64_t trained_ FB_GUARDED_BY(mutex_) =
+      0;  // of `admitted_`, when the published version was made
   int64_t replacement_count_ FB_GUARDED_BY(mutex_) = 0;
   bool stopped_ FB_GUARDED_BY(mutex_) = false;
   std::function<void()> wake_;

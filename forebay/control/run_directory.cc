@@ -25,8 +25,9 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr const char* kOwnFiles[] = {"config.toml", "metrics.jsonl", "trajectories.jsonl", "evals.jsonl",
-                                     "run.log",     "buffer",        "checkpoints"};
+constexpr const char* kOwnFiles[] = {"config.toml", "metrics.jsonl", "trajectories.jsonl",
+                                     "evals.jsonl", "run.log",       "buffer",
+                                     "checkpoints"};
 
 }  // namespace
 
@@ -41,7 +42,9 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::string& path
   std::error_code error;
   const bool holds_run = fs::exists(path + "/config.toml", error);
   if (mode == OpenMode::kNew && holds_run) {
-    return AlreadyExists("'" + path + "' already holds a run: choose another --run folder, go on with it by `forebay train --resume " +
+    return AlreadyExists("'" + path +
+                         "' already holds a run: choose another --run folder, go on with it by "
+                         "`forebay train --resume " +
                          path + "`, or replace it with --overwrite");
   }
   if (mode == OpenMode::kResume && !holds_run) {
@@ -64,10 +67,13 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::string& path
 void RunDirectory::Append(std::ofstream& file, std::string_view line) {
   MutexLock lock(mutex_);
   file << line << '\n' << std::flush;
-  if (!file && status_.ok()) status_ = ResourceExhausted("a write in '" + path_ + "' failed (disk full?)");
+  if (!file && status_.ok())
+    status_ = ResourceExhausted("a write in '" + path_ + "' failed (disk full?)");
 }
 
-void RunDirectory::WriteTrajectory(const Trajectory& trajectory) { Append(trajectories_, TrajectoryLine(trajectory)); }
+void RunDirectory::WriteTrajectory(const Trajectory& trajectory) {
+  Append(trajectories_, TrajectoryLine(trajectory));
+}
 
 void RunDirectory::Log(std::string_view sentence) {
   const std::time_t seconds = WallMicros() / 1'000'000;

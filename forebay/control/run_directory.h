@@ -1,11 +1,10 @@
 // RunDirectory: everything a run leaves on disk, readable while it runs and after.
 //
 //   config.toml         the complete configuration
-//   metrics.jsonl       one line an optimizer step (a resumed run may repeat a step: the last line counts)
-//   trajectories.jsonl  one line a finished episode: ids, outcome, rewards, spans, no tokens
-//   evals.jsonl         one line an evaluation
-//   run.log             what happened, one sentence a line
-//   buffer/ checkpoints/  owned by those rooms
+//   metrics.jsonl       one line an optimizer step (a resumed run may repeat a step: the last line
+//   counts) trajectories.jsonl  one line a finished episode: ids, outcome, rewards, spans, no
+//   tokens evals.jsonl         one line an evaluation run.log             what happened, one
+//   sentence a line buffer/ checkpoints/  owned by those rooms
 #pragma once
 
 #include <cstdint>
@@ -22,12 +21,12 @@ namespace forebay::control {
 
 enum class OpenMode { kNew, kOverwrite, kResume };
 
-// Thread-safe. Lines are handed to the operating system one by one, so a killed run keeps them; writing never fails the run: the first
-// failure is kept in status().
+// Thread-safe. Lines are handed to the operating system one by one, so a killed run keeps them;
+// writing never fails the run: the first failure is kept in status().
 class RunDirectory {
  public:
-  // kNew: kAlreadyExists if the folder holds a run. kOverwrite: removes the run's own files there, nothing else. kResume: kNotFound if
-  // there is none.
+  // kNew: kAlreadyExists if the folder holds a run. kOverwrite: removes the run's own files there,
+  // nothing else. kResume: kNotFound if there is none.
   static Result<std::unique_ptr<RunDirectory>> Open(const std::string& path, OpenMode mode);
 
   const std::string& path() const { return path_; }

@@ -13,9 +13,11 @@ Sizing ComputeSizing(const SizingInput& in) {
   if (in.episode_seconds <= 0 || in.step_seconds <= 0 || in.episodes_per_step <= 0) return out;
   out.demand_per_s = static_cast<double>(in.episodes_per_step) / in.step_seconds;
   out.supply_per_s = static_cast<double>(in.actors) / in.episode_seconds;
-  out.actors_needed = static_cast<int64_t>(std::ceil(out.demand_per_s * in.episode_seconds * kHeadroom));
+  out.actors_needed =
+      static_cast<int64_t>(std::ceil(out.demand_per_s * in.episode_seconds * kHeadroom));
   // Pacing admits (max_staleness + 1) batches in all; one of them is the batch being trained on.
-  const double batches = static_cast<double>(out.actors_needed) / static_cast<double>(in.episodes_per_step);
+  const double batches =
+      static_cast<double>(out.actors_needed) / static_cast<double>(in.episodes_per_step);
   out.staleness_needed = static_cast<int64_t>(std::ceil(batches));
   out.predicted_utilization = std::min(1.0, out.supply_per_s / out.demand_per_s);
   out.engine_bound = in.engine_busy > kEngineBusyMax;

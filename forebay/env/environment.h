@@ -1,6 +1,7 @@
 // The environment contract: one Environment is one episode of a task the agent acts in.
 //
-// Implementations: built in (env/builtin), Python over stdio (env/subprocess). All run on a Loop and never block it.
+// Implementations: built in (env/builtin), Python over stdio (env/subprocess). All run on a Loop
+// and never block it.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +31,12 @@ struct ResetRequest {
 };
 
 struct StepResult {
-  std::vector<Message> messages;          // what the agent sees next
-  std::map<std::string, double> rewards;  // components earned by this step; they add up over the episode
+  std::vector<Message> messages;  // what the agent sees next
+  std::map<std::string, double>
+      rewards;  // components earned by this step; they add up over the episode
   bool done = false;
-  std::string tool;            // the tool that answered, for audit; "" if none
-  int64_t reward_us = 0;       // of the step's time, spent on grading
+  std::string tool;       // the tool that answered, for audit; "" if none
+  int64_t reward_us = 0;  // of the step's time, spent on grading
 };
 
 // One episode. Calls come one at a time. Errors are typed by who is at fault:
@@ -42,7 +44,8 @@ struct StepResult {
 //   kUnavailable:      its process died                -> outcome env_error
 //   kDataLoss:         it answered garbage or too much -> outcome env_error
 //   kInternal:         it reported an exception        -> outcome env_error
-//   kInvalidArgument in a grader's report              -> outcome grader_error (code kFailedPrecondition)
+//   kInvalidArgument in a grader's report              -> outcome grader_error (code
+//   kFailedPrecondition)
 // After an error only destruction is allowed; that releases whatever is still running.
 class Environment {
  public:
@@ -56,8 +59,8 @@ class Environment {
 class EnvironmentPool {
  public:
   virtual ~EnvironmentPool() = default;
-  // An idle environment; waits for a place among `episodes_max`. kDeadlineExceeded, kUnavailable when the environment
-  // cannot be started (with its command and last stderr lines).
+  // An idle environment; waits for a place among `episodes_max`. kDeadlineExceeded, kUnavailable
+  // when the environment cannot be started (with its command and last stderr lines).
   virtual Task<Result<std::unique_ptr<Environment>>> Acquire(TimePoint deadline) = 0;
   // Ends every process; awaits them until the deadline, then kills. Call once, before destruction.
   virtual Task<void> Shutdown(TimePoint deadline) = 0;

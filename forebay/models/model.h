@@ -1,7 +1,8 @@
-// Model: a family's forward passes, written once and traced into both the learner's and the engine's programs.
+// Model: a family's forward passes, written once and traced into both the learner's and the
+// engine's programs.
 //
-// Legend of shapes: B rows, T tokens in a row, D width, V vocabulary, S slots, K key/value heads, C context,
-// H head size.
+// Legend of shapes: B rows, T tokens in a row, D width, V vocabulary, S slots, K key/value heads, C
+// context, H head size.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,8 @@ namespace forebay::models {
 // What every family knows of itself (from config.json).
 struct ModelConfig {
   std::string architecture;  // "LlamaForCausalLM"
-  int64_t vocab_size = 0, width = 0, layers = 0, query_heads = 0, kv_heads = 0, head_dim = 0, ff_width = 0;
+  int64_t vocab_size = 0, width = 0, layers = 0, query_heads = 0, kv_heads = 0, head_dim = 0,
+          ff_width = 0;
   int64_t context_max = 0;
   double rms_eps = 1e-5, rope_theta = 1e4;
   bool tied_embedding = true;
@@ -29,7 +31,8 @@ struct ModelConfig {
 };
 
 struct ParamSpec {
-  std::string name;  // as in the Hugging Face checkpoint, or with ".*." for a stacked layer dimension
+  std::string
+      name;  // as in the Hugging Face checkpoint, or with ".*." for a stacked layer dimension
   xla::Shape shape;
   bool decay = true;  // takes weight decay (matrices do, norms do not)
 };
@@ -71,19 +74,23 @@ class Model {
   // The output head's weight [V, D].
   virtual xla::Value Head(const ParamValues& params) const = 0;
 
-  // One decode step of all slots: tokens_S and positions_S (s32, the position each token takes) -> hidden [S, D].
-  // Writes keys and values at positions_S, attends over [0, position], looking at no more than `context` cached
-  // entries. A slot with position < 0 is idle: its cache stays unchanged and its result is meaningless. kPerLayer only.
+  // One decode step of all slots: tokens_S and positions_S (s32, the position each token takes) ->
+  // hidden [S, D]. Writes keys and values at positions_S, attends over [0, position], looking at no
+  // more than `context` cached entries. A slot with position < 0 is idle: its cache stays unchanged
+  // and its result is meaningless. kPerLayer only.
   virtual xla::Value Decode(const ParamValues& params, xla::Value tokens_S, xla::Value positions_S,
                             int64_t context, KvCache* cache) const = 0;
-  // One chunk of one slot's prompt: tokens_T at positions start, start+1, ... -> hidden [T, D]. Writes the cache of `slot`
-  // (s32 scalar). Tokens past `length` (s32 scalar) are padding: they may write garbage beyond start+length,
-  // which later writes overwrite before it is read. The caller keeps start + T <= C.
-  virtual xla::Value Prefill(const ParamValues& params, xla::Value tokens_T, xla::Value slot, xla::Value start,
-                             xla::Value length, int64_t context, KvCache* cache) const = 0;
+  // One chunk of one slot's prompt: tokens_T at positions start, start+1, ... -> hidden [T, D].
+  // Writes the cache of `slot` (s32 scalar). Tokens past `length` (s32 scalar) are padding: they
+  // may write garbage beyond start+length, which later writes overwrite before it is read. The
+  // caller keeps start + T <= C.
+  virtual xla::Value Prefill(const ParamValues& params, xla::Value tokens_T, xla::Value slot,
+                             xla::Value start, xla::Value length, int64_t context,
+                             KvCache* cache) const = 0;
 
-  // Checks that `tensors` holds exactly this model's weights (names, shapes), converts them to f32 and to `layout`.
-  // kInvalidArgument lists what is missing, extra or of the wrong shape: nothing is skipped silently.
+  // Checks that `tensors` holds exactly this model's weights (names, shapes), converts them to f32
+  // and to `layout`. kInvalidArgument lists what is missing, extra or of the wrong shape: nothing
+  // is skipped silently.
   virtual Result<weights::TensorMap> FromCheckpoint(const weights::TensorMap& tensors,
                                                     LayerLayout layout) const = 0;
   // The inverse: Hugging Face names and layouts.
@@ -91,13 +98,16 @@ class Model {
                                                   LayerLayout layout) const = 0;
 };
 
-// Log-probabilities of target_N under softmax(hidden_ND Head^T / temperature), computed `chunk` tokens at a time, forward
-// and backward, so that no [N, V] array exists. Also the entropy of each position if `entropy` is not null (no gradient).
-// hidden_ND f32, head_VD, targets_N s32 -> [N] f32. N is padded to a multiple of chunk inside.
-xla::Value ChunkedLogprobs(xla::Value hidden_ND, xla::Value head_VD, xla::Value targets_N, double temperature,
-                           int64_t chunk, xla::Value* entropy_N = nullptr);
+// Log-probabilities of target_N under softmax(hidden_ND Head^T / temperature), computed `chunk`
+// tokens at a time, forward and backward, so that no [N, V] array exists. Also the entropy of each
+// position if `entropy` is not null (no gradient). hidden_ND f32, head_VD, targets_N s32 -> [N]
+// f32. N need not be a multiple of chunk. A negative target (padding) has log-probability 0 and no
+// gradient, whatever the cotangent.
+xla::Value ChunkedLogprobs(xla::Value hidden_ND, xla::Value head_VD, xla::Value targets_N,
+                           double temperature, int64_t chunk, xla::Value* entropy_N = nullptr);
 
-// Random weights (normal, standard deviation `scale`; norms are 1) for tests and for training from scratch.
+// Random weights (normal, standard deviation `scale`; norms are 1) for tests and for training from
+// scratch.
 weights::TensorMap RandomWeights(const Model& model, uint64_t seed, double scale = 0.02);
 
 }  // namespace forebay::models

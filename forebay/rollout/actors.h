@@ -19,24 +19,26 @@
 namespace forebay::rollout {
 
 struct EpisodeOptions {
-  std::string environment;             // its configured name
+  std::string environment;  // its configured name
   std::string split = "train";
   double temperature = 1.0;
   int32_t turns_max = 4;
   int32_t new_tokens_per_turn_max = 64;
-  int32_t tokens_max = 512;            // of the whole trajectory
+  int32_t tokens_max = 512;  // of the whole trajectory
   Duration reset_deadline = std::chrono::seconds(30);
   Duration step_deadline = std::chrono::seconds(60);
   Duration generate_deadline = std::chrono::seconds(120);
   std::vector<std::string> stop_tokens;  // by text; the model's end of turn
 };
 
-// Runs one episode to its end: always returns a trajectory (Validate holds), whatever fails; the outcome says what. `abort`
-// (may be null) is asked between turns; when true the outcome is kAborted. Messages become tokens through the chat template once; later turns
-// append only the tokens of the new messages, so what was sampled is never re-tokenized.
+// Runs one episode to its end: always returns a trajectory (Validate holds), whatever fails; the
+// outcome says what. `abort` (may be null) is asked between turns; when true the outcome is
+// kAborted. Messages become tokens through the chat template once; later turns append only the
+// tokens of the new messages, so what was sampled is never re-tokenized.
 Task<Trajectory> RunEpisode(Loop& loop, Engine& engine, env::EnvironmentPool& pool,
-                            const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chat,
-                            EpisodeOptions options, Assignment assignment, std::function<bool()> abort);
+                            const tokenizer::Tokenizer& tokenizer,
+                            const tokenizer::ChatTemplate& chat, EpisodeOptions options,
+                            Assignment assignment, std::function<bool()> abort);
 
 // Where actors get work and leave results (the coordinator, wired in apps/). Called on the loop.
 class ActorClient {
@@ -70,7 +72,8 @@ class ActorPool {
   virtual ~ActorPool() = default;
   // Starts actors, or lets the surplus end after its current episode.
   virtual void Resize(int64_t actors) = 0;
-  // Aborts episodes at their next turn, starts none. Returns when all have ended, or at the deadline with how many are left.
+  // Aborts episodes at their next turn, starts none. Returns when all have ended, or at the
+  // deadline with how many are left.
   virtual Task<int64_t> Drain(TimePoint deadline) = 0;
   virtual ActorStats stats() const = 0;
 };

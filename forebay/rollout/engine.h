@@ -1,4 +1,5 @@
-// Engine: turns prompts into sampled tokens, each with its log-probability and the policy_version that made it.
+// Engine: turns prompts into sampled tokens, each with its log-probability and the policy_version
+// that made it.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +16,13 @@
 namespace forebay::rollout {
 
 struct GenerateRequest {
-  std::vector<int32_t> prompt;        // token ids, not empty
+  std::vector<int32_t> prompt;  // token ids, not empty
   int32_t new_tokens_max = 64;
-  double temperature = 1.0;           // 0: greedy
-  uint64_t seed = 0;                  // with the prompt and weights, decides every sampled token, whatever runs beside it
-  std::vector<int32_t> stop_tokens;   // generation ends after one of these; it is part of the result
-  int64_t priority = 0;               // smaller first (actors pass group_id, so that old groups finish)
+  double temperature = 1.0;  // 0: greedy
+  uint64_t seed =
+      0;  // with the prompt and weights, decides every sampled token, whatever runs beside it
+  std::vector<int32_t> stop_tokens;  // generation ends after one of these; it is part of the result
+  int64_t priority = 0;  // smaller first (actors pass group_id, so that old groups finish)
   TimePoint deadline = TimePoint::max();
 };
 
@@ -29,18 +31,19 @@ std::string_view FinishReasonName(FinishReason reason);
 
 struct GenerateResult {
   std::vector<int32_t> tokens;
-  std::vector<float> logprobs;        // of the distribution sampled from (after temperature); greedy: of temperature 1
-  std::vector<VersionRun> versions;   // over tokens
+  std::vector<float>
+      logprobs;  // of the distribution sampled from (after temperature); greedy: of temperature 1
+  std::vector<VersionRun> versions;  // over tokens
   FinishReason finish_reason = FinishReason::kStop;
   int64_t queue_us = 0, prefill_us = 0, decode_us = 0;
-  int64_t prompt_tokens_reused = 0;   // prompt tokens whose key/value entries were there already
+  int64_t prompt_tokens_reused = 0;  // prompt tokens whose key/value entries were there already
 };
 
 struct EngineStats {
   int64_t requests = 0, active = 0, waiting = 0, slots = 0;
   int64_t sampled_tokens = 0, prefill_tokens = 0, reused_tokens = 0, decode_steps = 0;
-  double busy_seconds = 0;            // in device programs
-  double publish_stall_seconds = 0;   // decoding held up by new weights
+  double busy_seconds = 0;           // in device programs
+  double publish_stall_seconds = 0;  // decoding held up by new weights
   int64_t recompiles_after_warmup = 0;
 };
 
@@ -49,14 +52,16 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Never blocks. `done` runs on the engine's thread and must not block. Errors: kInvalidArgument (a prompt that is empty, has
-  // an unknown id, or leaves no room in the context: permanent), kResourceExhausted (too many waiting), kDeadlineExceeded,
-  // kUnavailable (shut down or failed).
-  virtual void Generate(GenerateRequest request, std::function<void(Result<GenerateResult>)> done) = 0;
+  // Never blocks. `done` runs on the engine's thread and must not block. Errors: kInvalidArgument
+  // (a prompt that is empty, has an unknown id, or leaves no room in the context: permanent),
+  // kResourceExhausted (too many waiting), kDeadlineExceeded, kUnavailable (shut down or failed).
+  virtual void Generate(GenerateRequest request,
+                        std::function<void(Result<GenerateResult>)> done) = 0;
 
-  // New weights, taken between two decode steps without draining. `taken` runs on the engine's thread once the next token will
-  // be sampled with them, or with the error: kInvalidArgument when names or shapes are not fully covered (the old
-  // weights stay). A newer snapshot replaces one that is still waiting (its `taken` gets kCancelled).
+  // New weights, taken between two decode steps without draining. `taken` runs on the engine's
+  // thread once the next token will be sampled with them, or with the error: kInvalidArgument when
+  // names or shapes are not fully covered (the old weights stay). A newer snapshot replaces one
+  // that is still waiting (its `taken` gets kCancelled).
   virtual void Publish(std::shared_ptr<const weights::Snapshot> snapshot,
                        std::function<void(Status)> taken) = 0;
 
@@ -64,7 +69,8 @@ class Engine {
   virtual int64_t policy_version() const = 0;
   virtual EngineStats stats() const = 0;
 
-  // Fails what is waiting or running with kUnavailable and stops. Idempotent; the destructor calls it.
+  // Fails what is waiting or running with kUnavailable and stops. Idempotent; the destructor calls
+  // it.
   virtual void Shutdown() = 0;
 };
 

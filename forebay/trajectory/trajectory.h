@@ -1,7 +1,8 @@
-// The trajectory: what an episode leaves behind, and the only thing that actors, buffer and learner exchange.
+// The trajectory: what an episode leaves behind, and the only thing that actors, buffer and learner
+// exchange.
 //
-// Tokens are the truth: the ids that the engine saw and sampled are the ids that are trained on. Columns are
-// immutable once appended.
+// Tokens are the truth: the ids that the engine saw and sampled are the ids that are trained on.
+// Columns are immutable once appended.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +47,7 @@ enum class TurnKind : uint8_t { kPrompt = 0, kAction = 1, kObservation = 2 };
 
 // Where the time of a turn went, in microseconds of the monotonic clock.
 struct Spans {
-  int64_t queue_us = 0;        // waiting for an engine slot
+  int64_t queue_us = 0;  // waiting for an engine slot
   int64_t prefill_us = 0;
   int64_t decode_us = 0;
   int64_t environment_us = 0;  // the environment's or tool's answer to this action
@@ -78,10 +79,11 @@ struct Trajectory {
 
   // Per token; all three have equal length. Where loss_mask is 0 the logprob is 0.
   std::vector<int32_t> tokens;
-  std::vector<uint8_t> loss_mask;        // 1: sampled by the policy
-  std::vector<float> rollout_logprobs;   // of the distribution that was really sampled (after temperature)
+  std::vector<uint8_t> loss_mask;  // 1: sampled by the policy
+  std::vector<float>
+      rollout_logprobs;  // of the distribution that was really sampled (after temperature)
 
-  std::vector<VersionRun> versions;      // run-length over the loss tokens, in order
+  std::vector<VersionRun> versions;  // run-length over the loss tokens, in order
   std::vector<Turn> turns;
   std::map<std::string, double> rewards;  // by component; their sum is the reward
   Outcome outcome = Outcome::kDone;
@@ -97,15 +99,15 @@ struct Trajectory {
   friend bool operator==(const Trajectory&, const Trajectory&) = default;
 };
 
-// kInvalidArgument when columns disagree (lengths, mask values, version runs, turn ranges, non-finite numbers):
-// what Encode refuses and Decode never returns.
+// kInvalidArgument when columns disagree (lengths, mask values, version runs, turn ranges,
+// non-finite numbers): what Encode refuses and Decode never returns.
 Status Validate(const Trajectory& trajectory);
 
-// The wire and log form: little-endian, versioned, columns after a header (trajectory/codec.cc documents it).
-// Encode CHECKs Validate.
+// The wire and log form: little-endian, versioned, columns after a header (trajectory/codec.cc
+// documents it). Encode CHECKs Validate.
 std::string Encode(const Trajectory& trajectory);
-// kDataLoss for truncated, oversized or inconsistent bytes; never allocates more than a small multiple of the
-// input's size.
+// kDataLoss for truncated, oversized or inconsistent bytes; never allocates more than a small
+// multiple of the input's size.
 Result<Trajectory> Decode(std::string_view bytes);
 
 // What the coordinator hands an actor: run this episode.

@@ -13,8 +13,8 @@
 
 namespace forebay::weights {
 
-// An immutable array in host memory, row-major. Copies share the bytes; the memory (or mapped file) lives
-// until the last copy goes.
+// An immutable array in host memory, row-major. Copies share the bytes; the memory (or mapped file)
+// lives until the last copy goes.
 class HostTensor {
  public:
   HostTensor() = default;

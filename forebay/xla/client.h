@@ -1,17 +1,21 @@
 // Client: one PJRT plugin (CPU, CUDA, TPU: a shared library) with its devices.
 //
-// Thread-safe (a Buffer is not: one owner at a time). Execution is asynchronous where the plugin is: results
-// are usable as arguments at once; Buffer::Await and ToHost block until the value is there. Every PJRT_Error
-// becomes a Status that names the failing call.
+// Thread-safe (a Buffer is not: one owner at a time). Execution is asynchronous where the plugin
+// is: results are usable as arguments at once; Buffer::Await and ToHost block until the value is
+// there. Every PJRT_Error becomes a Status that names the failing call.
 //
-// On the CPU plugin, measured on 2 cores with products of 1024 x 1024 (121 ms a program) beside 256 x 256
-// (0.3 ms):
-// - Execute returns at once (0.03 ms), also when its arguments are still being computed: a chain of programs
+// On the CPU plugin, measured on 2 cores with products of 1024 x 1024 (121 ms a program) beside 256
+// x 256 (0.3 ms):
+// - Execute returns at once (0.03 ms), also when its arguments are still being computed: a chain of
+// programs
 //   can be queued ahead. FromHost copies before it returns; ToHost and Await are the only waits.
-// - A client has its own pool of threads. Programs of one client share it, so a short program queues behind
-//   the parts of a long one: 0.3 ms becomes 3.4 ms. With a client each, both progress (0.5 ms; the long one
-//   118 -> 134 ms). Hence: one client for the learner and one for the engine, in one process or two.
-// - Memory moves at the speed of memcpy plus page faults: 540 MB takes 230 ms in (a fresh allocation) and
+// - A client has its own pool of threads. Programs of one client share it, so a short program
+// queues behind
+//   the parts of a long one: 0.3 ms becomes 3.4 ms. With a client each, both progress (0.5 ms; the
+//   long one 118 -> 134 ms). Hence: one client for the learner and one for the engine, in one
+//   process or two.
+// - Memory moves at the speed of memcpy plus page faults: 540 MB takes 230 ms in (a fresh
+// allocation) and
 //   28 ms out.
 #pragma once
 
@@ -30,21 +34,22 @@
 namespace forebay::xla {
 
 struct ClientOptions {
-  std::string plugin_path;    // see FindPlugin
-  int cpu_device_count = 0;   // > 0: that many virtual devices on the CPU plugin; 0 is one
-  std::string cache_dir;      // compiled programs on disk where the plugin can serialize; "" is memory only
-  // Must be empty (else kUnimplemented): a plugin can log to stderr only, so it is silenced instead, unless
-  // TF_CPP_MIN_LOG_LEVEL is set in the environment.
+  std::string plugin_path;   // see FindPlugin
+  int cpu_device_count = 0;  // > 0: that many virtual devices on the CPU plugin; 0 is one
+  std::string
+      cache_dir;  // compiled programs on disk where the plugin can serialize; "" is memory only
+  // Must be empty (else kUnimplemented): a plugin can log to stderr only, so it is silenced
+  // instead, unless TF_CPP_MIN_LOG_LEVEL is set in the environment.
   std::string log_path;
 };
 
-// The plugin file to use: `explicit_path` if given, else $FOREBAY_PJRT_PLUGIN, else the CPU plugin that set-up
-// installed. kNotFound says where it looked and how to install one.
+// The plugin file to use: `explicit_path` if given, else $FOREBAY_PJRT_PLUGIN, else the CPU plugin
+// that set-up installed. kNotFound says where it looked and how to install one.
 Result<std::string> FindPlugin(const std::string& explicit_path);
 
 struct DeviceInfo {
   int id;
-  std::string kind;         // "cpu", "NVIDIA H200", "TPU v5p"
+  std::string kind;  // "cpu", "NVIDIA H200", "TPU v5p"
   std::string description;
   bool addressable;
 };
@@ -55,8 +60,8 @@ struct MemoryStats {  // of one compiled program, in bytes
 
 class Client;
 
-// An array on a device. Move-only; freed with its last owner, and may outlive its Client. An empty Buffer was
-// moved from or donated.
+// An array on a device. Move-only; freed with its last owner, and may outlive its Client. An empty
+// Buffer was moved from or donated.
 class Buffer {
  public:
   Buffer();
@@ -70,7 +75,8 @@ class Buffer {
   Status Await() const;
   // Blocks and copies to dst, row-major; dst.size() must be shape().bytes().
   Status ToHost(std::span<std::byte> dst) const;
-  // For small results: all elements as T (float for f32, int32_t for s32...). CHECKs the element size.
+  // For small results: all elements as T (float for f32, int32_t for s32...). CHECKs the element
+  // size.
   template <typename T>
   Result<std::vector<T>> ToVector() const {
     std::vector<T> out(static_cast<size_t>(shape().elements()));
@@ -91,21 +97,21 @@ class Buffer {
 class Executable {
  public:
   virtual ~Executable() = default;
-  // Runs with one Buffer an argument, in Parameter order, without waiting. Donated arguments are consumed
-  // (left empty); the others are never written to, even where the module's text allows it.
-  // Errors: kInvalidArgument for a wrong count or shape (named; nothing is consumed), kInternal from the
-  // plugin (donated arguments that it took before it failed are empty). An error while computing is reported
-  // by Await and ToHost of the results.
+  // Runs with one Buffer an argument, in Parameter order, without waiting. Donated arguments are
+  // consumed (left empty); the others are never written to, even where the module's text allows it.
+  // Errors: kInvalidArgument for a wrong count or shape (named; nothing is consumed), kInternal
+  // from the plugin (donated arguments that it took before it failed are empty). An error while
+  // computing is reported by Await and ToHost of the results.
   virtual Result<std::vector<Buffer>> Execute(std::span<Buffer* const> arguments) = 0;
   virtual const Program& program() const = 0;
   virtual Result<MemoryStats> memory() const = 0;
-  // Cost analysis, for instance {"flops": ..., "bytes accessed": ...}; empty where the plugin has none (the
-  // CPU plugin).
+  // Cost analysis, for instance {"flops": ..., "bytes accessed": ...}; empty where the plugin has
+  // none (the CPU plugin).
   virtual std::map<std::string, double> cost() const = 0;
 };
 
 struct CompileCounters {
-  int64_t compiled;        // programs handed to the compiler
+  int64_t compiled;  // programs handed to the compiler
   int64_t memory_hits;
   int64_t disk_hits;
   double compile_seconds;
@@ -117,7 +123,7 @@ class Client {
   static Result<std::unique_ptr<Client>> Create(const ClientOptions& options);
   virtual ~Client() = default;
 
-  virtual std::string platform() const = 0;       // "cpu"
+  virtual std::string platform() const = 0;  // "cpu"
   virtual std::string platform_version() const = 0;
   virtual std::pair<int, int> api_version() const = 0;
   virtual std::vector<DeviceInfo> devices() const = 0;
@@ -128,11 +134,11 @@ class Client {
   // A copy on the same device.
   virtual Result<Buffer> Copy(const Buffer& buffer) = 0;
 
-  // Compiles, or finds the equal program (text + plugin version + flags) in the cache. Two threads that ask
-  // for one program compile it once. Blocks (seconds); the cache in memory keeps the last 512 programs.
-  // `xla_flags` override XLA debug options by name, values as text ("true", "4").
-  // Errors: the compiler's text, with the program's name; kInvalidArgument for an unknown flag or a Program
-  // whose results are not the module's.
+  // Compiles, or finds the equal program (text + plugin version + flags) in the cache. Two threads
+  // that ask for one program compile it once. Blocks (seconds); the cache in memory keeps the last
+  // 512 programs. `xla_flags` override XLA debug options by name, values as text ("true", "4").
+  // Errors: the compiler's text, with the program's name; kInvalidArgument for an unknown flag or a
+  // Program whose results are not the module's.
   virtual Result<std::shared_ptr<Executable>> Compile(
       const Program& program, const std::map<std::string, std::string>& xla_flags = {}) = 0;
   virtual CompileCounters counters() const = 0;

@@ -1,9 +1,10 @@
 // Graph: one function being traced. Ops (xla/ops.h) append nodes; Finish prints StableHLO.
 //
 // A Value is a cheap handle to a node's output: copy it freely; it is valid while its Graph lives.
-// Errors: an op that is given wrong shapes records an error on its Graph (naming the op and the shapes)
-// and returns a poisoned Value; ops on poisoned Values are poisoned silently, so that model code stays
-// free of checks. The first error comes out of Finish. Not thread-safe; one Graph, one thread.
+// Errors: an op that is given wrong shapes records an error on its Graph (naming the op and the
+// shapes) and returns a poisoned Value; ops on poisoned Values are poisoned silently, so that model
+// code stays free of checks. The first error comes out of Finish. Not thread-safe; one Graph, one
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -48,11 +49,12 @@ class Value {
 // A printed program: what a Client compiles.
 struct Program {
   std::string name;
-  std::string stablehlo;             // module text, entry function @main
-  std::vector<Shape> arguments;      // in Parameter order
+  std::string stablehlo;         // module text, entry function @main
+  std::vector<Shape> arguments;  // in Parameter order
   std::vector<std::string> argument_names;
   std::vector<Shape> results;
-  // For each argument: the result whose memory it donates, or -1. A donated buffer is consumed by Execute.
+  // For each argument: the result whose memory it donates, or -1. A donated buffer is consumed by
+  // Execute.
   std::vector<int> donated_to;
 };
 

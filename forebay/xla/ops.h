@@ -1,8 +1,9 @@
 // The ops of a traced program. Each op's shape rule, StableHLO and VJP stand together in xla/ops/.
 //
-// Elementwise binary ops broadcast like NumPy (trailing dimensions align, size 1 stretches) and need equal
-// dtypes; a C++ scalar takes the dtype of the other side. Negative axes count from the end.
-// Shapes in comments: [batch, len, dim]. Errors: see xla/graph.h (recorded on the Graph, named by op).
+// Elementwise binary ops broadcast like NumPy (trailing dimensions align, size 1 stretches) and
+// need equal dtypes; a C++ scalar takes the dtype of the other side. Negative axes count from the
+// end. Shapes in comments: [batch, len, dim]. Errors: see xla/graph.h (recorded on the Graph, named
+// by op).
 #pragma once
 
 #include <cstdint>
@@ -23,9 +24,9 @@ using Dims = std::vector<int64_t>;
 using Values = std::vector<Value>;
 
 // ---- constants
-Value Constant(Graph& graph, double value, DType dtype);                       // scalar
-Value Full(Graph& graph, double value, const Shape& shape);                    // a broadcast scalar
-Value ConstantArray(Graph& graph, std::span<const float> values, Dims dims);   // small tables, f32
+Value Constant(Graph& graph, double value, DType dtype);                      // scalar
+Value Full(Graph& graph, double value, const Shape& shape);                   // a broadcast scalar
+Value ConstantArray(Graph& graph, std::span<const float> values, Dims dims);  // small tables, f32
 Value ConstantArrayS32(Graph& graph, std::span<const int32_t> values, Dims dims);
 Value Iota(Graph& graph, const Shape& shape, int axis);
 Value ZerosLike(Value x);
@@ -54,7 +55,8 @@ Value Cos(Value x);
 Value Floor(Value x);
 Value Silu(Value x);  // x * sigmoid(x)
 Value Clamp(Value x, double low, double high);
-Value Convert(Value x, DType dtype);      // float <-> float passes gradients, other conversions stop them
+Value Convert(Value x,
+              DType dtype);  // float <-> float passes gradients, other conversions stop them
 Value BitcastConvert(Value x, DType dtype);  // same element size; no gradient
 Value StopGradient(Value x);
 // Keeps XLA from merging computation across this point (used by Remat); identity for gradients.
@@ -83,14 +85,14 @@ Value Xor(Value a, Value b);
 Value Not(Value a);
 Value ShiftLeft(Value a, Value b);
 Value ShiftRightLogical(Value a, Value b);
-// predicate ? on_true : on_false, elementwise with broadcasting. The gradient of the side not taken is an
-// exact zero, even where its value is inf or NaN.
+// predicate ? on_true : on_false, elementwise with broadcasting. The gradient of the side not taken
+// is an exact zero, even where its value is inf or NaN.
 Value Select(Value predicate, Value on_true, Value on_false);
 
 // ---- shape
 Value Reshape(Value x, Dims dims);  // one -1 is inferred
 Value Transpose(Value x, Dims permutation);
-Value BroadcastTo(Value x, Dims dims);                            // NumPy rule
+Value BroadcastTo(Value x, Dims dims);  // NumPy rule
 Value BroadcastInDim(Value x, Dims dims, Dims operand_to_result_axes);
 Value ExpandDims(Value x, int axis);
 Value Squeeze(Value x, int axis);
@@ -109,7 +111,7 @@ Value ReduceSum(Value x, Dims axes, bool keep_dims = false);
 Value ReduceMax(Value x, Dims axes, bool keep_dims = false);  // gradient is shared among ties
 Value ReduceMin(Value x, Dims axes, bool keep_dims = false);
 Value ReduceMean(Value x, Dims axes, bool keep_dims = false);
-Value ReduceAll(Value x);                                          // kPred -> scalar kPred, and
+Value ReduceAll(Value x);  // kPred -> scalar kPred, and
 Value ReduceAny(Value x);
 Value ArgMax(Value x, int axis);  // s32, the first of equals
 Value CumSum(Value x, int axis);
@@ -120,32 +122,35 @@ Value LogSumExp(Value x, Dims axes, bool keep_dims = false);
 struct DotDims {
   Dims lhs_batch, rhs_batch, lhs_contract, rhs_contract;
 };
-// Result: batch dims, then free lhs dims, then free rhs dims. `accumulate` is the result dtype (f32 for bf16
-// inputs unless said).
+// Result: batch dims, then free lhs dims, then free rhs dims. `accumulate` is the result dtype (f32
+// for bf16 inputs unless said).
 Value DotGeneral(Value lhs, Value rhs, const DotDims& dims, std::optional<DType> result = {});
 // x [..., in] times weight [out, in] (the layout of Hugging Face checkpoints) -> [..., out].
 Value Linear(Value x, Value weight);
 Value MatMul(Value a, Value b);  // [..., m, k] x [..., k, n], equal leading dims
 
 // ---- lookup
-// Rows of table [n, ...dims] at s32 indices [...idx] -> [...idx, ...dims]; out-of-range indices clamp.
-// Its VJP is a scatter-add.
+// Rows of table [n, ...dims] at s32 indices [...idx] -> [...idx, ...dims]; out-of-range indices
+// clamp. Its VJP is a scatter-add.
 Value Take(Value table, Value indices);
 // x [..., n], s32 indices [...] -> x[..., indices[...]]: one element of the last axis each.
 Value TakeAlongLast(Value x, Value indices);
 // Adds updates [k, ...dims] to rows indices [k] of x [n, ...dims]; repeated rows accumulate.
 Value ScatterAdd(Value x, Value indices, Value updates);
-// Sets updates [k, ...dims] at rows indices [k]; for repeated rows one wins. Out-of-range rows are dropped.
+// Sets updates [k, ...dims] at rows indices [k]; for repeated rows one wins. Out-of-range rows are
+// dropped.
 Value ScatterSet(Value x, Value indices, Value updates);
 // Values sorted along the last axis, largest first, with their s32 positions. No gradient.
 std::pair<Value, Value> SortDescending(Value x);
 
-// ---- control flow. Bodies are traced at once; values of the enclosing graph may be used inside them.
+// ---- control flow. Bodies are traced at once; values of the enclosing graph may be used inside
+// them.
 using BodyFn = std::function<Values(std::span<const Value>)>;
 
-// Runs `body(carry..., x_slice...) -> (carry..., y...)` over the leading axis of xs; ys are stacked.
-// Returns (final carry..., ys...). Gradients flow to carry, xs and captured values. The backward pass keeps only
-// the carries of each iteration and recomputes the body (the memory of one layer, plus a carry a layer).
+// Runs `body(carry..., x_slice...) -> (carry..., y...)` over the leading axis of xs; ys are
+// stacked. Returns (final carry..., ys...). Gradients flow to carry, xs and captured values. The
+// backward pass keeps only the carries of each iteration and recomputes the body (the memory of one
+// layer, plus a carry a layer).
 struct ScanOptions {
   bool reverse = false;
 };
@@ -160,16 +165,18 @@ Values Cond(Value predicate, const BodyFn& on_true, const BodyFn& on_false,
             std::span<const Value> operands);
 // body(xs) whose intermediate values are recomputed in the backward pass instead of kept.
 Values Remat(const BodyFn& body, std::span<const Value> xs);
-// body(xs) with its own gradient rule: vjp(xs, outputs, output_cotangents) -> one cotangent per x (an empty Value is
-// zero).
+// body(xs) with its own gradient rule: vjp(xs, outputs, output_cotangents) -> one cotangent per x
+// (an empty Value is zero).
 using VjpFn = std::function<Values(std::span<const Value> xs, std::span<const Value> outputs,
                                    std::span<const Value> cotangents)>;
 Values CustomVjp(const BodyFn& body, const VjpFn& vjp, std::span<const Value> xs);
 
 // ---- reverse-mode differentiation
-// d(loss)/d(wrt_i): loss is a float scalar; the result has wrt_i's shape (zeros where loss does not depend on it).
+// d(loss)/d(wrt_i): loss is a float scalar; the result has wrt_i's shape (zeros where loss does not
+// depend on it).
 Values Gradients(Value loss, std::span<const Value> wrt);
 // The general form: sum_i <cotangent_i, d output_i / d wrt>.
-Values Vjp(std::span<const Value> outputs, std::span<const Value> cotangents, std::span<const Value> wrt);
+Values Vjp(std::span<const Value> outputs, std::span<const Value> cotangents,
+           std::span<const Value> wrt);
 
 }  // namespace forebay::xla

@@ -166,6 +166,11 @@ Status ReadHeads(const json& object, ModelConfig* base) {
     return InvalidArgument(fmt::format(
         "config.json: the head size is {}; rotary embeddings need an even one", base->head_dim));
   }
+  if (base->query_heads > kSizeMax / base->head_dim) {
+    return InvalidArgument(fmt::format(
+        "config.json: {} attention heads of {} are too large; their product may be {} at most",
+        base->query_heads, base->head_dim, kSizeMax));
+  }
   return OkStatus();
 }
 

@@ -1,7 +1,6 @@
 // Elementwise: the primitive of every op that maps equal-shaped operands element by element. Private to xla/.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string_view>
 
@@ -36,9 +35,5 @@ std::optional<Dims> BroadcastDims(const Dims& a, const Dims& b);
 bool BroadcastPair(const Operands& in, Value& a, Value& b);
 // The number that every element of x is, when that is plain from the graph (a constant, broadcast or not).
 std::optional<double> SplatValue(const Value& x);
-
-// Body and rule of an op that is a composition with its own, better VJP. `name` for errors.
-Value WithVjp(std::string_view name, Value x, const std::function<Value(Value)>& body,
-              const std::function<Value(Value x, Value y, Value cotangent)>& vjp);
 
 }  // namespace forebay::xla
