@@ -10,10 +10,13 @@ namespace forebay::weights {
 
 struct ModelFiles {
   std::string config_json;     // as Hugging Face's config.json; made from the metadata for GGUF
-  std::string tokenizer_json;  // as Hugging Face's tokenizer.json; made from the metadata for GGUF
+  std::string tokenizer_json;  // as Hugging Face's tokenizer.json; made from the metadata for GGUF;
+                               // "" if none
   std::string chat_template;   // Jinja; "" if the model has none
   std::string generation_config_json;  // "" if none
-  TensorMap tensors;                   // Hugging Face names and layouts; GGUF is dequantised to f32
+  // As in the folder; "" for GGUF: WriteModelFolder then makes one.
+  std::string tokenizer_config_json;
+  TensorMap tensors;  // Hugging Face names and layouts; GGUF is dequantised to f32
 };
 
 // `path` is a Hugging Face folder (config.json, model.safetensors or a sharded index) or a GGUF
@@ -24,7 +27,9 @@ Result<ModelFiles> LoadModelFiles(const std::string& path);
 
 // Writes a Hugging Face folder (config.json, tokenizer.json, tokenizer_config.json with the chat
 // template, generation_config.json, model.safetensors) that transformers and vLLM load. Written
-// aside and renamed.
+// aside (`path`.tmp), synced and renamed: the folder is there in full or not at all. Blocks until
+// it is durable. Errors: kAlreadyExists when `path` is a file or a folder with something in it;
+// kInvalidArgument for JSON texts that are not; kResourceExhausted (disk full).
 Status WriteModelFolder(const std::string& path, const ModelFiles& files);
 
 }  // namespace forebay::weights
