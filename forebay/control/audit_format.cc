@@ -1,0 +1,124 @@
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "forebay/control/audit.h"
+#include "forebay/control/sizing.h"
+
+namespace forebay::control {
+namespace {
+
+using nlohmann::json;
+
+std::string Row(std::string_view name, const Percentiles& p, int digits) {
+  return fmt::format("  {:<34}{:>8}{:>10.{}f}{:>10.{}f}{:>10.{}f}{:>10.{}f}{:>10.{}f}\n", name,
+                     p.count, p.mean, digits, p.p50, digits, p.p90, digits, p.p99, digits, p.max,
+                     digits);
+}
+
+std::string Header(std::string_view title) {
+  return fmt::format("{:<36}{:>8}{:>10}{:>10}{:>10}{:>10}{:>10}\n", title, "count", "mean", "p50",
+                     "p90", "p99", "max");
+}
+
+json ToJson(const Percentiles& p) {
+  return {{"count", p.count}, {"mean", p.mean}, {"p50", p.p50},
+          {"p90", p.p90},     {"p99", p.p99},   {"max", p.max}};
+}
+
+std::string Advice(const AuditReport& r) {
+  const Sizing& s = r.sizing;
+  if (s.actors_needed == 0) return "Too little was measured to size the actor pool.\n";
+  std::string out = fmt::format(
+      "A learner that never waits trains {:.2f} episodes/s; these actors can finish {:.2f}/s.\n"
+      "Actors that keep it busy: {} (with buffer.max_staleness >= {}).\n",
+      s.demand_per_s, s.supply_per_s, s.actors_needed, s.staleness_needed);
+  if (s.engine_bound) {
+    out +=
+        "The engine computes more than 90 % of the time: more actors would only queue; give it "
+        "more slots or devices.\n";
+  } else if (s.predicted_utilization < 0.95) {
+    out += fmt::format(
+        "The pool is too small: with it the learner is busy at most {:.0f} % of the time.\n",
+        100 * s.predicted_utilization);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string FormatAudit(const AuditReport& r) {
+  std::string out = fmt::format("{} episodes, {} of them trained on, in {} steps\n", r.episodes,
+                                r.trained_episodes, r.steps);
+  for (const auto& [outcome, count] : r.outcomes)
+    out += fmt::format("  {:<34}{:>8}\n", outcome, count);
+  out += Header("\nseconds of a step of the environment");
+  for (const auto& [name, p] : r.environment_seconds) out += Row(name, p, 3);
+  out += Header("\nseconds of an episode");
+  out += Row("queue (waiting for a slot)", r.queue_seconds, 3);
+  out += Row("prefill", r.prefill_seconds, 3);
+  out += Row("decode", r.decode_seconds, 3);
+  out += Row("reward", r.reward_seconds, 3);
+  out += Row("whole episode", r.episode_seconds, 3);
+  out += Row("tokens", r.episode_tokens, 0);
+  out += Row("turns", r.episode_turns, 1);
+  out += "\nwhere the time of episodes went\n";
+  for (const auto& [what, share] : r.share)
+    out += fmt::format("  {:<34}{:>7.1f} %\n", what, 100 * share);
+  out += Header("\nlearner");
+  out += Row("seconds waiting for a batch", r.lease_wait_seconds, 3);
+  out += Row("seconds busy in a step", r.step_seconds, 3);
+  out += Row("buffer fill: complete groups", r.ready_groups, 1);
+  out += Row("buffer fill: trajectories", r.pending, 1);
+  out += Row("staleness (policy versions)", r.staleness, 1);
+  out += "\nwhere the learner's time went\n";
+  for (const auto& [what, share] : r.learner_share)
+    out += fmt::format("  {:<34}{:>7.1f} %\n", what, 100 * share);
+  out += fmt::format("  {:<34}{:>7.1f} %\n  {:<34}{:>8}\n\n", "padding waste",
+                     100 * r.padding_waste, "compilations after warm-up", r.compiles_after_warmup);
+  out += Advice(r);
+  for (const std::string& note : r.notes) out += "note: " + note + "\n";
+  return out;
+}
+
+std::string AuditJson(const AuditReport& r) {
+  json environment = json::object();
+  for (const auto& [name, p] : r.environment_seconds) environment[name] = ToJson(p);
+  const json out = {
+      {"episodes", r.episodes},
+      {"trained_episodes", r.trained_episodes},
+      {"steps", r.steps},
+      {"outcomes", r.outcomes},
+      {"environment_seconds", environment},
+      {"queue_seconds", ToJson(r.queue_seconds)},
+      {"prefill_seconds", ToJson(r.prefill_seconds)},
+      {"decode_seconds", ToJson(r.decode_seconds)},
+      {"reward_seconds", ToJson(r.reward_seconds)},
+      {"episode_seconds", ToJson(r.episode_seconds)},
+      {"episode_tokens", ToJson(r.episode_tokens)},
+      {"episode_turns", ToJson(r.episode_turns)},
+      {"share", r.share},
+      {"learner_share", r.learner_share},
+      {"lease_wait_seconds", ToJson(r.lease_wait_seconds)},
+      {"step_seconds", ToJson(r.step_seconds)},
+      {"ready_groups", ToJson(r.ready_groups)},
+      {"pending", ToJson(r.pending)},
+      {"staleness", ToJson(r.staleness)},
+      {"utilization", r.utilization},
+      {"padding_waste", r.padding_waste},
+      {"compiles_after_warmup", r.compiles_after_warmup},
+      {"sizing",
+       {{"demand_per_s", r.sizing.demand_per_s},
+        {"supply_per_s", r.sizing.supply_per_s},
+        {"actors_needed", r.sizing.actors_needed},
+        {"staleness_needed", r.sizing.staleness_needed},
+        {"predicted_utilization", r.sizing.predicted_utilization},
+        {"engine_bound", r.sizing.engine_bound}}},
+      {"notes", r.notes},
+  };
+  return out.dump();
+}
+
+}  // namespace forebay::control
