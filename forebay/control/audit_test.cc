@@ -1,0 +1,123 @@
+// Goal: the report says what the run directory says, and survives broken lines.
+#include "forebay/control/audit.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "forebay/control/run_directory.h"
+#include "forebay/trajectory/trajectory.h"
+
+namespace forebay::control {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+class AuditTest : public testing::Test {
+ protected:
+  AuditTest() : folder_((fs::path(testing::TempDir()) / "forebay_audit_test").string()) {
+    fs::remove_all(folder_);
+  }
+  ~AuditTest() override { fs::remove_all(folder_); }
+  std::string folder_;
+};
+
+Trajectory Episode(int64_t id, int64_t environment_us) {
+  Trajectory t;
+  t.id.trajectory_id = id;
+  t.environment = "calc";
+  t.tokens = {1, 2, 3};
+  t.loss_mask = {0, 1, 1};
+  t.rollout_logprobs = {0, -1, -1};
+  t.versions = {{3, 2}};
+  t.turns = {{.kind = TurnKind::kPrompt, .begin = 0, .end = 1},
+             {.kind = TurnKind::kAction,
+              .begin = 1,
+              .end = 3,
+              .spans = {.queue_us = 100'000,
+                        .prefill_us = 0,
+                        .decode_us = 400'000,
+                        .environment_us = environment_us,
+                        .reward_us = 0},
+              .tool = "check"}};
+  t.rewards = {{"correct", 1.0}};
+  t.started_us = 1'000'000;
+  t.ended_us = 1'000'000 + 500'000 + environment_us;
+  return t;
+}
+
+TEST_F(AuditTest, PercentilesAreNearestRank) {
+  const Percentiles p = ComputePercentiles({4, 1, 3, 2});
+  EXPECT_EQ(p.count, 4);
+  EXPECT_EQ(p.p50, 2);
+  EXPECT_EQ(p.p90, 4);
+  EXPECT_EQ(p.mean, 2.5);
+  EXPECT_EQ(ComputePercentiles({}).count, 0);
+}
+
+TEST_F(AuditTest, SumsUpARun) {
+  {
+    auto run = RunDirectory::Open(folder_, OpenMode::kNew);
+    ASSERT_TRUE(run.ok()) << run.status().ToString();
+    for (int i = 1; i <= 10; ++i) (*run)->WriteTrajectory(Episode(i, i * 1'000'000));
+    // Step 1 is repeated after a resume: its last line counts.
+    (*run)->WriteMetrics(R"({"step":1,"wall_s":99,"busy_s":99,"lease_wait_s":0,"episodes":99})");
+    (*run)->WriteMetrics(
+        R"({"step":1,"wall_s":4,"busy_s":3,"lease_wait_s":0.5,"episodes":5,"tokens":90,"padded_tokens":100,"actors":4,"ready_groups":2,"pending":9,"staleness":{"0":3,"2":2}})");
+    (*run)->WriteMetrics(
+        R"({"step":2,"wall_s":4,"busy_s":3,"lease_wait_s":0.5,"episodes":5,"tokens":90,"padded_tokens":100,"actors":4,"ready_groups":4,"pending":9,"staleness":{"1":5}})");
+    EXPECT_TRUE((*run)->status().ok());
+  }
+  const Result<AuditReport> report = Audit(folder_);
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  EXPECT_EQ(report->episodes, 10);
+  EXPECT_EQ(report->trained_episodes, 10);
+  EXPECT_EQ(report->steps, 2);
+  EXPECT_DOUBLE_EQ(report->utilization, 0.75);
+  EXPECT_NEAR(report->padding_waste, 0.1, 1e-12);
+  EXPECT_EQ(report->environment_seconds.at("calc").p50, 5);
+  EXPECT_EQ(report->environment_seconds.at("calc/check").max, 10);
+  EXPECT_EQ(report->staleness.max, 2);
+  EXPECT_EQ(report->outcomes.at("done"), 10);
+  EXPECT_NEAR(report->share.at("environment"), 55.0 / 60.0, 1e-9);
+  EXPECT_EQ(report->sizing.actors_needed, 12);  // 5 episodes every 3 s, 6 s each, 20 % to spare
+  EXPECT_THAT(FormatAudit(*report), HasSubstr("Actors that keep it busy: 12"));
+  EXPECT_THAT(AuditJson(*report), HasSubstr("\"utilization\":0.75"));
+}
+
+TEST_F(AuditTest, BrokenLinesAreCountedNotFatal) {
+  fs::create_directories(folder_);
+  std::ofstream(folder_ + "/trajectories.jsonl") << "{\"environment\":3}\nnot json\n{\"trunc\n"
+                                                 << TrajectoryLine(Episode(1, 5)) << "\n";
+  std::ofstream(folder_ + "/metrics.jsonl") << "[]\n{\"step\":\"x\"}\n";
+  const Result<AuditReport> report = Audit(folder_);
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  EXPECT_EQ(report->episodes, 1);
+  EXPECT_EQ(report->notes.size(), 2u);
+  std::ofstream(folder_ + "/metrics.jsonl") << "{\"step\":1,\"wall_s\":\"x\"}\n";
+  EXPECT_EQ(Audit(folder_).status().code(), StatusCode::kDataLoss);
+}
+
+TEST_F(AuditTest, ARunThatIsNotThere) {
+  EXPECT_EQ(Audit(folder_ + "/none").status().code(), StatusCode::kNotFound);
+}
+
+TEST_F(AuditTest, RunDirectoriesAreNotOverwrittenByAccident) {
+  ASSERT_TRUE(RunDirectory::Open(folder_, OpenMode::kNew).ok());
+  std::ofstream(folder_ + "/config.toml") << "x";
+  std::ofstream(folder_ + "/mine.txt") << "x";
+  EXPECT_EQ(RunDirectory::Open(folder_, OpenMode::kNew).status().code(),
+            StatusCode::kAlreadyExists);
+  EXPECT_TRUE(RunDirectory::Open(folder_, OpenMode::kResume).ok());
+  EXPECT_TRUE(RunDirectory::Open(folder_, OpenMode::kOverwrite).ok());
+  EXPECT_FALSE(fs::exists(folder_ + "/config.toml"));
+  EXPECT_TRUE(fs::exists(folder_ + "/mine.txt"));  // not ours: kept
+  EXPECT_EQ(RunDirectory::Open(folder_, OpenMode::kResume).status().code(), StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace forebay::control

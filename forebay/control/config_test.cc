@@ -1,0 +1,120 @@
+// Goal: a configuration is read strictly; every mistake is one clear sentence that names the key
+// and the remedy.
+#include "forebay/control/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace forebay::control {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr const char* kMinimal =
+    "[model]\npath = \"m.gguf\"\n[env]\ncommand = [\"python3\", \"env.py\"]\n";
+
+Result<Config> Parse(const std::string& more, const std::vector<std::string>& sets = {}) {
+  return ParseConfig(kMinimal + more, "test.toml", "/folder", sets);
+}
+
+TEST(ConfigTest, DefaultsAndRelativePaths) {
+  const Result<Config> config = Parse("");
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  EXPECT_EQ(config->run.steps, 100);
+  EXPECT_EQ(config->Resolve(config->model.path), "/folder/m.gguf");
+  EXPECT_EQ(config->Resolve("/abs"), "/abs");
+  EXPECT_EQ(config->Resolve("../x"), "/x");
+  EXPECT_EQ(config->Resolve("tiny:"), "tiny:");
+}
+
+TEST(ConfigTest, SetOverridesInOrder) {
+  const Result<Config> config = Parse(
+      "[learner]\nlearning_rate = 1.0\n",
+      {"learner.learning_rate=3e-5", "run.mode=sync", "run.mode=\"sync\"",
+       "learner.row_lengths=[256, 512]", "rollout.deterministic=true", "learner.weight_decay=1"});
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  EXPECT_EQ(config->learner.learning_rate, 3e-5);
+  EXPECT_EQ(config->run.mode, "sync");
+  EXPECT_EQ(config->learner.row_lengths, (std::vector<int64_t>{256, 512}));
+  EXPECT_TRUE(config->rollout.deterministic);
+  EXPECT_EQ(config->learner.weight_decay, 1.0);  // a whole number where a number is wanted
+}
+
+TEST(ConfigTest, UnknownKeysNameTheNearest) {
+  EXPECT_THAT(Parse("[learner]\nlerning_rate = 1.0\n").status().message(),
+              HasSubstr("test.toml:6: unknown key 'learner.lerning_rate'; the nearest known key is "
+                        "'learner.learning_rate'"));
+  EXPECT_THAT(Parse("[rollout]\ngroup_size = 4\n").status().message(),
+              HasSubstr("'learner.group_size'"));
+  EXPECT_THAT(Parse("[lerner]\ngroup_size = 4\n").status().message(),
+              HasSubstr("unknown key 'lerner'"));
+  EXPECT_THAT(
+      Parse("", {"run.stps=3"}).status().message(),
+      HasSubstr("--set run.stps: unknown key 'run.stps'; the nearest known key is 'run.steps'"));
+  EXPECT_EQ(Parse("run = 3\n").status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(ConfigTest, WrongTypesRangesAndChoices) {
+  EXPECT_THAT(Parse("[run]\nsteps = \"ten\"\n").status().message(),
+              HasSubstr("'run.steps' must be a whole number"));
+  EXPECT_THAT(Parse("[run]\nsteps = 1.5\n").status().message(),
+              HasSubstr("must be a whole number"));
+  EXPECT_THAT(Parse("[run]\nsteps = -1\n").status().message(),
+              HasSubstr("'run.steps' = -1 is out of range"));
+  EXPECT_THAT(Parse("[learner]\nlearning_rate = nan\n").status().message(),
+              HasSubstr("out of range"));
+  EXPECT_THAT(Parse("[run]\nmode = \"fast\"\n").status().message(),
+              HasSubstr("not one of: decoupled, sync"));
+  EXPECT_THAT(Parse("[learner]\nrow_lengths = [1, \"2\"]\n").status().message(),
+              HasSubstr("a list of whole numbers"));
+  EXPECT_THAT(Parse("", {"run.steps"}).status().message(), HasSubstr("section.key=value"));
+  EXPECT_THAT(Parse("", {"run.steps=[1"}).status().message(), HasSubstr("not valid TOML"));
+}
+
+TEST(ConfigTest, BrokenTomlNamesTheLine) {
+  EXPECT_THAT(Parse("[run\n").status().message(), HasSubstr("test.toml:5: not valid TOML"));
+  EXPECT_EQ(LoadConfig("/nonexistent/x.toml", {}).status().code(), StatusCode::kNotFound);
+}
+
+TEST(ConfigTest, W2_CombinationsThatCannotWorkAreRefusedWithTheValues) {
+  EXPECT_THAT(Parse("[rollout]\ncontext = 128\ntokens_max = 256\n").status().message(),
+              HasSubstr("does not fit rollout.context = 128"));
+  EXPECT_THAT(Parse("[rollout]\nactors = 200\n").status().message(),
+              HasSubstr("lower actors to 160 or raise buffer.max_staleness to 6"));
+  EXPECT_THAT(Parse("[learner]\nrow_lengths = [64]\n").status().message(),
+              HasSubstr("the longest row must hold the longest trajectory"));
+  EXPECT_THAT(Parse("[learner]\ngroup_size = 1\n").status().message(), HasSubstr("at least 2"));
+  EXPECT_THAT(ParseConfig("", "x.toml", "/", {}).status().message(),
+              HasSubstr("model.path is missing"));
+  EXPECT_THAT(ParseConfig("[model]\npath=\"tiny:\"\n", "x.toml", "/", {}).status().message(),
+              HasSubstr("env.command is missing"));
+}
+
+TEST(ConfigTest, FormattedConfigsParseToThemselves) {
+  Result<Config> config = Parse("[env]\noptions = '{\"a\": \"\\\\\"}'\n", {});
+  // A second [env] table is an error in TOML: set it instead.
+  EXPECT_FALSE(config.ok());
+  config = Parse("", {"env.options='{\"a\": \"x\\y\"}'", "learner.learning_rate=0.1",
+                      "learner.row_lengths=[512]"});
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  const std::string text = FormatConfig(*config);
+  const Result<Config> again = ParseConfig(text, "again.toml", "/elsewhere", {});
+  ASSERT_TRUE(again.ok()) << again.status().ToString();
+  EXPECT_EQ(FormatConfig(*again), text);
+  EXPECT_EQ(again->folder, "/folder");
+  EXPECT_EQ(again->env.options, "{\"a\": \"x\\y\"}");
+}
+
+TEST(ConfigTest, DescribeListsEveryKey) {
+  const std::string text = DescribeConfig();
+  for (const char* key :
+       {"run.steps", "buffer.max_staleness", "learner.learning_rate = 1e-05", "eval.tasks"}) {
+    EXPECT_THAT(text, HasSubstr(key));
+  }
+}
+
+}  // namespace
+}  // namespace forebay::control
