@@ -1,0 +1,129 @@
+// ChatTemplate: renders what transformers renders, and refuses hostile templates with a reason.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "forebay/base/status.h"
+#include "forebay/tokenizer/tokenizer.h"
+
+namespace forebay::tokenizer {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::vector<Message> kMessages = {{"system", "Be brief."}, {"user", " Hi é "}};
+constexpr const char* kTools =
+    R"([{"type":"function","function":{"name":"f<x>","n":1.0,"tiny":1e-7,"big":1e20,"ok":true,"none":null,"é":[]}}])";
+
+Result<std::string> Render(std::string_view source, const ChatTemplate::Options& options = {}) {
+  auto chat_template = ChatTemplate::Parse(source);
+  if (!chat_template.ok()) return chat_template.status();
+  return (*chat_template)->Render(kMessages, options);
+}
+
+struct Case {
+  std::string_view source, expected;
+};
+
+// Expected texts are what Jinja2 and transformers' environment give.
+TEST(ChatTemplateTest, RendersAsTransformersDoes) {
+  const std::vector<Case> cases = {
+      {"{% for m in messages %}<|{{ m.role }}|>{{ m['content'] }}{% endfor %}",
+       "<|system|>Be brief.<|user|> Hi é "},
+      // trim_blocks and lstrip_blocks
+      {"a\n  {% if true %}\nb\n  {% endif %}\nc", "a\nb\nc"},
+      {"{{ messages[1].content.strip() | upper }}{{ 'a-b'.split('-')[1] }}", "HI Éb"},
+      {"{{ messages[0].role.startswith('sys') }} {{ none }} {{ [1, 'a'] }}", "True None [1, 'a']"},
+      {"{% for k, v in messages[0].items() %}{{ k }}={{ v }};{% endfor %}",
+       "role=system;content=Be brief.;"},
+      {"{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor "
+       "%}{{ ns.n }}",
+       "2"},
+      {"{% for m in messages %}{{ loop.index0 }}{% break %}{% endfor %}", "0"},
+      {"{{ tools is none }}{{ documents is none }}{{ missing is defined }}", "TrueTrueFalse"},
+      {"{{ messages[1:] | length }}{{ messages[-1]['role'] }}", "1user"},
+      {"a {%- generation -%} b {%- endgeneration %} c", "ab c"},
+      {"{{ '<&>' }}{{ bos_token }}{{ eos_token }}{{ add_generation_prompt }}", "<&><s></s>True"},
+      {"{{ strftime_now('%d %b %Y %H:%M') }}", "13 Feb 2009 23:31"},
+      {"{{ messages[0] | tojson }}", R"({"role": "system", "content": "Be brief."})"},
+  };
+  const ChatTemplate::Options options{.add_generation_prompt = true,
+                                      .bos_token = "<s>",
+                                      .eos_token = "</s>",
+                                      .now_unix_s = 1'234'567'890};
+  for (const Case& c : cases) {
+    const auto text = Render(c.source, options);
+    ASSERT_TRUE(text.ok()) << c.source << ": " << text.status().ToString();
+    EXPECT_EQ(*text, c.expected) << c.source;
+  }
+}
+
+TEST(ChatTemplateTest, ToolsAreWrittenAsPythonWritesThem) {
+  const ChatTemplate::Options options{.tools_json = kTools};
+  EXPECT_EQ(
+      *Render("{{ tools[0] | tojson }}", options),
+      R"({"type": "function", "function": {"name": "f<x>", "n": 1.0, "tiny": 1e-07, "big": 1e+20, "ok": true, )"
+      R"("none": null, "é": []}})");
+  EXPECT_EQ(*Render("{{ {'a': [1, {}], 'b': 'x'} | tojson(indent=2) }}", options),
+            "{\n  \"a\": [\n    1,\n    {}\n  ],\n  \"b\": \"x\"\n}");
+  EXPECT_EQ(
+      *Render("{{ {'b': 1, 'a': 'é🙂'} | tojson(sort_keys=true, ensure_ascii=true) }}", options),
+      R"({"a": "\u00e9\ud83d\ude42", "b": 1})");
+}
+
+TEST(ChatTemplateTest, TheTemplatesOwnErrorReachesTheCaller) {
+  const auto text = Render("{{ raise_exception('roles must alternate') }}");
+  ASSERT_FALSE(text.ok());
+  EXPECT_EQ(text.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(text.status().message(), HasSubstr("roles must alternate"));
+}
+
+TEST(ChatTemplateTest, ATemplateThatDoesNotParseNamesItsLine) {
+  const auto parsed = ChatTemplate::Parse("a\nb {% for %}\n");
+  ASSERT_FALSE(parsed.ok());
+  EXPECT_EQ(parsed.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(parsed.status().message(), HasSubstr(":2"));
+  const std::string deep = "{{ " + std::string(100'000, '(') + " }}";
+  for (const std::string& bad : {std::string("{% generation"), std::string("{{ a"),
+                                 std::string("\xff"), std::string("{% endfor %}"), deep}) {
+    EXPECT_FALSE(ChatTemplate::Parse(bad).ok()) << bad.substr(0, 40);
+  }
+}
+
+TEST(ChatTemplateTest, RunawayTemplatesEnd) {
+  for (const std::string_view source :
+       {"{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}",
+        "{{ 'x' * 100000000000 }}", "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+        "{{ strftime_now('%Q') }}", "{{ 1 | tojson(indent=1000000000000) }}",
+        "{{ messages[9].role.x }}", "{{ 1 // 0 }}"}) {
+    const auto text = Render(source);
+    ASSERT_FALSE(text.ok()) << source;
+    EXPECT_EQ(text.status().code(), StatusCode::kInvalidArgument) << source;
+  }
+}
+
+TEST(ChatTemplateTest, BadInputIsRefused) {
+  const auto chat_template = ChatTemplate::Parse("{{ messages[0].content }}");
+  ASSERT_TRUE(chat_template.ok());
+  const std::vector<Message> not_utf8 = {{"user", "\xff"}};
+  EXPECT_EQ((*chat_template)->Render(not_utf8, {}).status().code(), StatusCode::kInvalidArgument);
+  for (const char* tools : {"{}", "[", "1", "null"}) {
+    const auto text = (*chat_template)->Render(kMessages, {.tools_json = tools});
+    ASSERT_FALSE(text.ok()) << tools;
+    EXPECT_THAT(text.status().message(), HasSubstr("not a JSON array"));
+  }
+}
+
+// Fields a user writes cannot break out of their place: no escaping happens, and none is needed.
+TEST(ChatTemplateTest, ContentIsNotATemplate) {
+  const auto chat_template = ChatTemplate::Parse("{{ messages[0].content }}");
+  ASSERT_TRUE(chat_template.ok());
+  const std::vector<Message> messages = {{"user", std::string("{{ 1 + 1 }}{% if %}\0\n", 21)}};
+  EXPECT_EQ(*(*chat_template)->Render(messages, {}), messages[0].content);
+}
+
+}  // namespace
+}  // namespace forebay::tokenizer
