@@ -27,6 +27,7 @@ class ScalarConstantPrimitive final : public Primitive {
   explicit ScalarConstantPrimitive(double value) : value_(value) {}
   std::string_view name() const override { return "Constant"; }
   bool passes_gradient() const override { return false; }
+  bool is_cheap_constant() const override { return true; }
   void Emit(const Node& node, Emitter& out) const override {
     out.SetName(node, 0, out.ScalarConstant(value_, node.outputs[0].dtype));
   }
@@ -65,6 +66,7 @@ class IotaPrimitive final : public Primitive {
   explicit IotaPrimitive(int64_t axis) : axis_(axis) {}
   std::string_view name() const override { return "Iota"; }
   bool passes_gradient() const override { return false; }
+  bool is_cheap_constant() const override { return true; }
   void Emit(const Node& node, Emitter& out) const override {
     out.Result(node,
                fmt::format("stablehlo.iota dim = {} : {}", axis_, TypeText(node.outputs[0])));

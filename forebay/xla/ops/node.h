@@ -63,6 +63,9 @@ class Primitive {
   virtual void Emit(const Node& node, Emitter& out) const = 0;
   // False: float outputs do not depend differentiably on operands (Floor, StopGradient).
   virtual bool passes_gradient() const { return true; }
+  // A body that uses such a node makes it again rather than carry it in (constants, iotas; a broadcast
+  // too, when its operand is one).
+  virtual bool is_cheap_constant() const { return false; }
   // One cotangent an operand; empty is zero. Called only where passes_gradient().
   // The default records "NAME: has no gradient" on the graph.
   virtual Values Vjp(const VjpCall& call) const;

@@ -1,0 +1,15 @@
+// Reverse-mode differentiation, as primitives' VJPs use it on copies of their bodies. Private to xla/.
+#pragma once
+
+#include <span>
+
+#include "forebay/xla/graph.h"
+#include "forebay/xla/ops.h"
+
+namespace forebay::xla {
+
+// sum_i <cotangent_i, d output_i / d wrt>, empty where that is zero. An empty cotangent is zero.
+Values VjpOrEmpty(Graph& graph, std::span<const Value> outputs, std::span<const Value> cotangents,
+                  std::span<const Value> wrt);
+
+}  // namespace forebay::xla
