@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "forebay/base/check.h"
 #include "forebay/base/status.h"

@@ -7,7 +7,7 @@
 // name. Thread-safe.
 #pragma once
 
-#include <pjrt_c_api.h>
+#include <pjrt_c_api.h>  // IWYU pragma: export
 
 #include <cstddef>
 #include <string_view>

@@ -280,6 +280,7 @@ TEST(ClientTest, ThreadsThatAskForOneProgramCompileItOnce) {
   std::vector<std::shared_ptr<Executable>> found(4);
   {
     std::vector<std::jthread> threads;
+    threads.reserve(found.size());
     for (auto& slot : found) {
       threads.emplace_back([&] { slot = client->Compile(ProductProgram(64, 8)).value(); });
     }
@@ -298,7 +299,7 @@ TEST(ClientTest, TwoClientsWorkAtTheSameTime) {
   int slow_runs = 0;
   {
     const std::jthread thread([&] {
-      const std::vector<float> zeros(512 * 512, 0.0F);
+      const std::vector<float> zeros(size_t{512} * 512, 0.0F);
       Buffer x = learner->FromVector(zeros, slow->program().arguments[0]).value();
       Buffer y = learner->FromVector(zeros, slow->program().arguments[1]).value();
       do {

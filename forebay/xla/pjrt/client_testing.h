@@ -1,6 +1,7 @@
 // What the tests of the Client share: small programs as text, and a client of the real CPU plugin.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -43,8 +44,9 @@ inline Program ProductProgram(int size, int count) {
   std::string last = "%x";
   for (int i = 0; i < count; ++i) {
     const std::string next = "%p" + std::to_string(i);
-    body += "  " + next + " = stablehlo.dot_general " + last +
-            ", %y, contracting_dims = [1] x [0] : (" + type + ", " + type + ") -> " + type + "\n";
+    body += fmt::format(
+        "  {0} = stablehlo.dot_general {1}, %y, contracting_dims = [1] x [0] : ({2}, {2}) -> {2}\n",
+        next, last, type);
     last = next;
   }
   const Shape shape{DType::kF32, {size, size}};

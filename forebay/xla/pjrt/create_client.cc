@@ -1,7 +1,6 @@
 // Client::Create: options to a ready PjrtClient.
 #include <fmt/format.h>
 
-#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>

@@ -134,6 +134,7 @@ Status PjrtExecutable::CheckArguments(std::span<Buffer* const> arguments) const 
   // A donated buffer is gone after the call, so it may stand in the list only once.
   if (kept_arguments_.size() == arguments.size()) return OkStatus();
   std::vector<std::pair<const Buffer*, size_t>> sorted;
+  sorted.reserve(arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) sorted.emplace_back(arguments[i], i);
   std::sort(sorted.begin(), sorted.end());
   for (size_t k = 1; k < sorted.size(); ++k) {

@@ -2,8 +2,10 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
