@@ -29,7 +29,17 @@ struct EpisodeOptions {
   Duration step_deadline = std::chrono::seconds(60);
   Duration generate_deadline = std::chrono::seconds(120);
   std::vector<std::string> stop_tokens;  // by text; the model's end of turn
+  std::string bos_token, eos_token;      // what the chat template calls so
+  std::string tools_json;                // a JSON array for the chat template, or ""
+  // Told why an episode ended in an infrastructure outcome; may be null. Called on the loop.
+  std::function<void(const TrajectoryId&, Outcome, const Status&)> on_failure;
 };
+
+// Whether RunEpisode can work with this tokenizer and template: the stop tokens exist, and a
+// conversation that goes on renders as the same text with more behind it. kInvalidArgument says
+// what is wrong. For the start of a program: RunEpisode would end every episode with kEngineError.
+Status CheckEpisodeSetup(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chat,
+                         const EpisodeOptions& options);
 
 // Runs one episode to its end: always returns a trajectory (Validate holds), whatever fails; the
 // outcome says what. `abort` (may be null) is asked between turns; when true the outcome is

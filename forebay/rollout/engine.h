@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -65,8 +67,12 @@ class Engine {
   virtual void Publish(std::shared_ptr<const weights::Snapshot> snapshot,
                        std::function<void(Status)> taken) = 0;
 
-  // The version that samples now, and the digest of those weights.
+  // The version that samples now, and the digest of those weights (weights::Digest of the snapshot;
+  // "" if unknown).
   virtual int64_t policy_version() const = 0;
+  virtual std::string weights_digest() const { return ""; }
+  // The most tokens that a prompt and what is sampled after it may have together.
+  virtual int64_t context_max() const { return std::numeric_limits<int64_t>::max(); }
   virtual EngineStats stats() const = 0;
 
   // Fails what is waiting or running with kUnavailable and stops. Idempotent; the destructor calls

@@ -1,0 +1,166 @@
+#include "forebay/rollout/engine/device.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "forebay/base/check.h"
+#include "forebay/base/status.h"
+#include "forebay/models/model.h"
+#include "forebay/rollout/engine/device_weights.h"
+#include "forebay/rollout/engine/programs.h"
+#include "forebay/rollout/engine/scheduler.h"
+#include "forebay/xla/client.h"
+#include "forebay/xla/graph.h"
+#include "forebay/xla/shape.h"
+
+namespace forebay::rollout {
+namespace {
+
+Result<xla::Buffer> Scalar(xla::Client& client, int64_t value) {
+  return client.FromVector<int32_t>({static_cast<int32_t>(value)}, {xla::DType::kS32, {}});
+}
+
+}  // namespace
+
+DecodeInputs::DecodeInputs(int64_t slots)
+    : tokens(static_cast<size_t>(slots), 0),
+      positions(static_cast<size_t>(slots), -1),
+      temperatures(static_cast<size_t>(slots), 0),
+      seeds(static_cast<size_t>(2 * slots), 0) {}
+
+EngineDevice::EngineDevice(const EngineDeviceOptions& options, xla::Client& client,
+                           std::shared_ptr<DeviceWeights> weights)
+    : options_(options), client_(client), weights_(std::move(weights)) {}
+
+Result<std::unique_ptr<EngineDevice>> EngineDevice::Create(const EngineDeviceOptions& options,
+                                                           xla::Client& client,
+                                                           const models::Model& model,
+                                                           std::shared_ptr<DeviceWeights> weights) {
+  std::unique_ptr<EngineDevice> device(new EngineDevice(options, client, std::move(weights)));
+  FB_RETURN_IF_ERROR(device->CompileAll(model));
+  FB_RETURN_IF_ERROR(device->MakeCache(model));
+  FB_RETURN_IF_ERROR(device->WarmUp());
+  device->warm_compiles_ = device->compiles_;
+  return device;
+}
+
+Status EngineDevice::Compile(Result<xla::Program> program, std::shared_ptr<xla::Executable>* out) {
+  if (!program.ok()) return program.status();
+  ++compiles_;
+  FB_ASSIGN_OR_RETURN(*out, client_.Compile(*program));
+  return OkStatus();
+}
+
+Status EngineDevice::CompileAll(const models::Model& model) {
+  for (const int64_t bucket : options_.context_buckets) {
+    FB_RETURN_IF_ERROR(Compile(DecodeProgram(model, options_.shape, bucket), &decode_[bucket]));
+    for (const int64_t chunk : options_.prefill_chunks) {
+      if (chunk > bucket) continue;
+      FB_RETURN_IF_ERROR(Compile(PrefillProgram(model, options_.shape, chunk, bucket),
+                                 &prefill_[{chunk, bucket}]));
+    }
+  }
+  return Compile(CopyProgram(model, options_.shape), &copy_);
+}
+
+Status EngineDevice::MakeCache(const models::Model& model) {
+  const xla::Shape shape = CacheShape(model.config(), options_.shape);
+  const std::vector<float> zeros(static_cast<size_t>(shape.elements()), 0.0F);
+  for (int64_t i = 0; i < 2 * model.config().layers; ++i) {
+    FB_ASSIGN_OR_RETURN(xla::Buffer layer, client_.FromVector(zeros, shape));
+    cache_.push_back(std::move(layer));
+  }
+  return OkStatus();
+}
+
+Status EngineDevice::WarmUp() {
+  const DecodeInputs idle(options_.shape.slots);
+  FB_RETURN_IF_ERROR(Load(idle));
+  for (auto& [bucket, program] : decode_) {
+    std::array<xla::Buffer*, 4> inputs = {&tokens_, &positions_, &temperatures_, &seeds_};
+    FB_RETURN_IF_ERROR(Run(*program, true, inputs).status());
+  }
+  for (auto& [key, program] : prefill_) {
+    const auto [chunk, bucket] = key;
+    FB_RETURN_IF_ERROR(Prefill(0, bucket - chunk, chunk, std::array<int32_t, 1>{0}));
+  }
+  return CopySlot(0, options_.shape.slots - 1);
+}
+
+Result<std::vector<xla::Buffer>> EngineDevice::Run(xla::Executable& program, bool with_params,
+                                                   std::span<xla::Buffer* const> inputs) {
+  std::vector<xla::Buffer*> arguments;
+  if (with_params) {
+    for (xla::Buffer& param : weights_->params) arguments.push_back(&param);
+  }
+  for (xla::Buffer& layer : cache_) arguments.push_back(&layer);
+  arguments.insert(arguments.end(), inputs.begin(), inputs.end());
+  FB_ASSIGN_OR_RETURN(std::vector<xla::Buffer> results, program.Execute(arguments));
+  FB_CHECK(results.size() >= cache_.size(), "every program returns the cache");
+  std::move(results.begin(), results.begin() + static_cast<std::ptrdiff_t>(cache_.size()),
+            cache_.begin());
+  results.erase(results.begin(), results.begin() + static_cast<std::ptrdiff_t>(cache_.size()));
+  return results;
+}
+
+Status EngineDevice::Load(const DecodeInputs& inputs) {
+  const int64_t slots = options_.shape.slots;
+  FB_ASSIGN_OR_RETURN(tokens_, client_.FromVector(inputs.tokens, {xla::DType::kS32, {slots}}));
+  FB_ASSIGN_OR_RETURN(positions_,
+                      client_.FromVector(inputs.positions, {xla::DType::kS32, {slots}}));
+  FB_ASSIGN_OR_RETURN(temperatures_,
+                      client_.FromVector(inputs.temperatures, {xla::DType::kF32, {slots}}));
+  FB_ASSIGN_OR_RETURN(seeds_, client_.FromVector(inputs.seeds, {xla::DType::kU32, {slots, 2}}));
+  return OkStatus();
+}
+
+Result<DecodeOutputs> EngineDevice::Decode(const DecodeInputs& inputs, bool changed) {
+  const int64_t last = *std::max_element(inputs.positions.begin(), inputs.positions.end());
+  if (changed) FB_RETURN_IF_ERROR(Load(inputs));
+  std::array<xla::Buffer*, 4> arguments = {&tokens_, &positions_, &temperatures_, &seeds_};
+  xla::Executable& program = *decode_.at(ContextBucket(options_.context_buckets, last + 1));
+  FB_ASSIGN_OR_RETURN(std::vector<xla::Buffer> results, Run(program, true, arguments));
+  tokens_ = std::move(results[1]);
+  positions_ = std::move(results[2]);
+  FB_ASSIGN_OR_RETURN(const std::vector<int32_t> packed, results[0].ToVector<int32_t>());
+  const auto middle = packed.begin() + options_.shape.slots;
+  DecodeOutputs out;
+  out.tokens.assign(packed.begin(), middle);
+  std::transform(middle, packed.end(), std::back_inserter(out.logprobs),
+                 [](int32_t bits) { return std::bit_cast<float>(bits); });
+  return out;
+}
+
+Status EngineDevice::Prefill(int64_t slot, int64_t start, int64_t chunk,
+                             std::span<const int32_t> tokens) {
+  FB_CHECK(static_cast<int64_t>(tokens.size()) <= chunk, "more tokens than the chunk has");
+  std::vector<int32_t> padded(static_cast<size_t>(chunk), 0);
+  std::copy(tokens.begin(), tokens.end(), padded.begin());
+  const int64_t length = static_cast<int64_t>(tokens.size());
+  FB_ASSIGN_OR_RETURN(xla::Buffer tokens_T,
+                      client_.FromVector(padded, {xla::DType::kS32, {chunk}}));
+  FB_ASSIGN_OR_RETURN(xla::Buffer slot_value, Scalar(client_, slot));
+  FB_ASSIGN_OR_RETURN(xla::Buffer start_value, Scalar(client_, start));
+  FB_ASSIGN_OR_RETURN(xla::Buffer length_value, Scalar(client_, length));
+  std::array<xla::Buffer*, 4> inputs = {&tokens_T, &slot_value, &start_value, &length_value};
+  const int64_t bucket = ContextBucket(options_.context_buckets, start + chunk);
+  FB_RETURN_IF_ERROR(Run(*prefill_.at({chunk, bucket}), true, inputs).status());
+  return cache_.back().Await();
+}
+
+Status EngineDevice::CopySlot(int64_t from, int64_t to) {
+  FB_ASSIGN_OR_RETURN(xla::Buffer from_value, Scalar(client_, from));
+  FB_ASSIGN_OR_RETURN(xla::Buffer to_value, Scalar(client_, to));
+  std::array<xla::Buffer*, 2> inputs = {&from_value, &to_value};
+  FB_RETURN_IF_ERROR(Run(*copy_, false, inputs).status());
+  return cache_.back().Await();
+}
+
+}  // namespace forebay::rollout

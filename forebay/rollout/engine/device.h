@@ -1,0 +1,88 @@
+// EngineDevice: the compiled programs of an engine with the cache and weights they run on.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "forebay/base/status.h"
+#include "forebay/models/model.h"
+#include "forebay/rollout/engine/device_weights.h"
+#include "forebay/rollout/engine/programs.h"
+#include "forebay/xla/client.h"
+
+namespace forebay::rollout {
+
+struct EngineDeviceOptions {
+  EngineShape shape;
+  std::vector<int64_t> context_buckets;  // ascending; the last is shape.context
+  std::vector<int64_t> prefill_chunks;   // ascending; none above shape.context
+};
+
+// What a decode step reads of each slot.
+struct DecodeInputs {
+  explicit DecodeInputs(int64_t slots);
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> positions;  // that the tokens take; negative: idle
+  std::vector<float> temperatures;
+  std::vector<uint32_t> seeds;  // two a slot
+};
+
+struct DecodeOutputs {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+};
+
+// One thread. Every call blocks until the device is done. After an error the cache may be gone: no
+// call is allowed any more.
+class EngineDevice {
+ public:
+  // Compiles and runs every program once.
+  static Result<std::unique_ptr<EngineDevice>> Create(const EngineDeviceOptions& options,
+                                                      xla::Client& client,
+                                                      const models::Model& model,
+                                                      std::shared_ptr<DeviceWeights> weights);
+
+  // One step of all slots that are not idle. With `changed` false, the tokens and positions are
+  // those that the last step left on the device, and `inputs` only says how many entries are to be
+  // attended.
+  Result<DecodeOutputs> Decode(const DecodeInputs& inputs, bool changed);
+  // Writes the entries of tokens at positions start, start + 1, ...; at most the largest chunk,
+  // start + chunk within the context.
+  Status Prefill(int64_t slot, int64_t start, int64_t chunk, std::span<const int32_t> tokens);
+  Status CopySlot(int64_t from, int64_t to);
+
+  const DeviceWeights& weights() const { return *weights_; }
+  void SetWeights(std::shared_ptr<DeviceWeights> weights) { weights_ = std::move(weights); }
+  // Programs handed to the compiler since Create returned: none, or the engine has a bug.
+  int64_t compiles_after_warmup() const { return compiles_ - warm_compiles_; }
+
+ private:
+  EngineDevice(const EngineDeviceOptions& options, xla::Client& client,
+               std::shared_ptr<DeviceWeights> weights);
+  Status Compile(Result<xla::Program> program, std::shared_ptr<xla::Executable>* out);
+  Status CompileAll(const models::Model& model);
+  Status MakeCache(const models::Model& model);
+  Status WarmUp();
+  // Runs with (parameters,) cache and inputs; keeps the new cache and returns the further results.
+  Result<std::vector<xla::Buffer>> Run(xla::Executable& program, bool with_params,
+                                       std::span<xla::Buffer* const> inputs);
+  Status Load(const DecodeInputs& inputs);
+
+  const EngineDeviceOptions options_;
+  xla::Client& client_;
+  std::shared_ptr<DeviceWeights> weights_;
+  std::map<int64_t, std::shared_ptr<xla::Executable>> decode_;  // by bucket
+  std::map<std::pair<int64_t, int64_t>, std::shared_ptr<xla::Executable>>
+      prefill_;  // chunk, bucket
+  std::shared_ptr<xla::Executable> copy_;
+  std::vector<xla::Buffer> cache_;
+  xla::Buffer tokens_, positions_, temperatures_, seeds_;
+  int64_t compiles_ = 0, warm_compiles_ = 0;
+};
+
+}  // namespace forebay::rollout

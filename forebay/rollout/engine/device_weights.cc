@@ -1,0 +1,96 @@
+#include "forebay/rollout/engine/device_weights.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "forebay/base/clock.h"
+#include "forebay/base/mutex.h"
+#include "forebay/base/status.h"
+#include "forebay/models/model.h"
+#include "forebay/weights/snapshot.h"
+#include "forebay/xla/client.h"
+
+namespace forebay::rollout {
+
+Result<std::shared_ptr<DeviceWeights>> UploadWeights(const models::Model& model,
+                                                     xla::Client& client,
+                                                     const weights::Snapshot& snapshot) {
+  constexpr auto kLayout = models::LayerLayout::kPerLayer;
+  Result<weights::TensorMap> converted = model.FromCheckpoint(snapshot.tensors, kLayout);
+  if (!converted.ok()) {
+    return converted.status().WithContext(fmt::format(
+        "the weights of policy version {} do not fit the engine's model", snapshot.policy_version));
+  }
+  auto out = std::make_shared<DeviceWeights>();
+  out->policy_version = snapshot.policy_version;
+  out->digest = weights::Digest(snapshot.tensors);
+  for (const models::ParamSpec& spec : model.Params(kLayout)) {
+    const auto it = converted->find(spec.name);
+    if (it == converted->end() || it->second.shape() != spec.shape) {
+      return InvalidArgument(fmt::format("the weights of policy version {} lack {} {}",
+                                         snapshot.policy_version, spec.name,
+                                         spec.shape.ToString()));
+    }
+    FB_ASSIGN_OR_RETURN(xla::Buffer buffer, client.FromHost(it->second.bytes(), spec.shape));
+    out->params.push_back(std::move(buffer));
+  }
+  for (const xla::Buffer& buffer : out->params) FB_RETURN_IF_ERROR(buffer.Await());
+  return out;
+}
+
+WeightUploader::WeightUploader(std::shared_ptr<const models::Model> model, xla::Client& client,
+                               Deliver deliver)
+    : model_(std::move(model)),
+      client_(client),
+      deliver_(std::move(deliver)),
+      thread_([this] { Run(); }) {}
+
+void WeightUploader::Upload(std::shared_ptr<const weights::Snapshot> snapshot, Taken taken) {
+  std::optional<Job> refused(Job{std::move(snapshot), std::move(taken)});
+  Status reason = Unavailable("the engine was shut down before it took the new weights");
+  {
+    MutexLock lock(mutex_);
+    if (!stopping_) {
+      std::swap(waiting_, refused);
+      reason = Cancelled("newer weights were published before these were taken");
+      changed_.NotifyOne();
+    }
+  }
+  if (refused) deliver_(std::move(reason), std::move(refused->taken));
+}
+
+void WeightUploader::Stop() {
+  std::optional<Job> refused;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    refused.swap(waiting_);
+    changed_.NotifyOne();
+  }
+  if (refused) {
+    deliver_(Unavailable("the engine was shut down before it took the new weights"),
+             std::move(refused->taken));
+  }
+  // A callback on this thread may stop it: then the destructor joins.
+  if (thread_.joinable() && thread_.get_id() != std::this_thread::get_id()) thread_.join();
+}
+
+void WeightUploader::Run() {
+  for (;;) {
+    std::optional<Job> job;
+    {
+      MutexLock lock(mutex_);
+      while (!waiting_ && !stopping_) changed_.WaitUntil(mutex_, TimePoint::max());
+      if (stopping_) return;
+      job.swap(waiting_);
+    }
+    deliver_(UploadWeights(*model_, client_, *job->snapshot), std::move(job->taken));
+  }
+}
+
+}  // namespace forebay::rollout
