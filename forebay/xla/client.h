@@ -38,6 +38,9 @@ struct ClientOptions {
   int cpu_device_count = 0;  // > 0: that many virtual devices on the CPU plugin; 0 is one
   std::string
       cache_dir;  // compiled programs on disk where the plugin can serialize; "" is memory only
+  // Programs kept in memory; beyond it the least recently used one is dropped (its users keep it). A run
+  // has tens, one a bucket: the limit is for a process that makes shapes without end.
+  int cached_programs_max = 512;
   // Must be empty (else kUnimplemented): a plugin can log to stderr only, so it is silenced
   // instead, unless TF_CPP_MIN_LOG_LEVEL is set in the environment.
   std::string log_path;

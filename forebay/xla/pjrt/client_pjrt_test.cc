@@ -236,7 +236,10 @@ TEST(ClientTest, CompileErrorsCarryTheCompilersText) {
   EXPECT_THAT(status.message(), HasSubstr("no_such_op"));
   program.stablehlo = std::string("\0\x01garbage\xff", 10);
   EXPECT_FALSE(client->Compile(program).ok());
+  // A failure is not kept: the next request asks the compiler again.
+  EXPECT_FALSE(client->Compile(program).ok());
   EXPECT_EQ(client->counters().memory_hits, 0);
+  EXPECT_EQ(client->counters().compiled, 3);
 }
 
 TEST(ClientTest, AProgramThatMisstatesItsResultsIsRefused) {
@@ -273,6 +276,23 @@ TEST(ClientTest, CompilesEqualProgramsOnce) {
   EXPECT_EQ(client->counters().memory_hits, 1);
   EXPECT_GT(client->counters().compile_seconds, 0);
   EXPECT_NE(client->Compile(AddProgram(true)).value(), first);
+}
+
+TEST(ClientTest, TheLeastRecentlyUsedProgramIsDropped) {
+  const std::unique_ptr<Client> client = MakeClient({.cached_programs_max = 2});
+  const auto dropped = client->Compile(ProductProgram(2, 1)).value();
+  const auto kept = client->Compile(AddProgram(false)).value();
+  ASSERT_TRUE(client->Compile(AddProgram(true)).ok());
+  EXPECT_EQ(client->Compile(AddProgram(false)).value(), kept);
+  EXPECT_EQ(client->counters().compiled, 3);
+  EXPECT_NE(client->Compile(ProductProgram(2, 1)).value(), dropped);
+  EXPECT_EQ(client->counters().compiled, 4);
+  // Its owner can go on using it.
+  Buffer x =
+      client->FromVector(std::vector<float>{1, 2, 3, 4}, dropped->program().arguments[0]).value();
+  EXPECT_THAT(Floats(Call(*dropped, {&x, &x}).value()[0]), ElementsAre(7, 10, 15, 22));
+  EXPECT_EQ(Client::Create({.cached_programs_max = 0}).status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST(ClientTest, ThreadsThatAskForOneProgramCompileItOnce) {

@@ -47,9 +47,9 @@ Result<std::shared_ptr<ClientState>> CreateState(const Plugin& plugin, int cpu_d
 }
 
 Result<std::unique_ptr<PjrtClient>> CreateClient(const Plugin& plugin, int cpu_device_count,
-                                                 const DiskCache& cache) {
+                                                 const DiskCache& cache, int cached_programs_max) {
   FB_ASSIGN_OR_RETURN(std::shared_ptr<ClientState> state, CreateState(plugin, cpu_device_count));
-  auto client = std::make_unique<PjrtClient>(std::move(state), cache);
+  auto client = std::make_unique<PjrtClient>(std::move(state), cache, cached_programs_max);
   FB_RETURN_IF_ERROR(client->Describe());
   return client;
 }
@@ -62,6 +62,10 @@ Result<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
     return InvalidArgument(
         fmt::format("cpu_device_count is {}, it must not be negative", options.cpu_device_count));
   }
+  if (options.cached_programs_max < 1) {
+    return InvalidArgument(fmt::format("cached_programs_max is {}, it must be at least 1",
+                                       options.cached_programs_max));
+  }
   if (!options.log_path.empty()) {
     return Unimplemented(
         "ClientOptions::log_path must be empty: a PJRT plugin logs to stderr only, and Forebay "
@@ -71,14 +75,15 @@ Result<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
   FB_ASSIGN_OR_RETURN(const std::string path, FindPlugin(options.plugin_path));
   FB_ASSIGN_OR_RETURN(const pjrt::Plugin* plugin, pjrt::LoadPlugin(path));
   FB_ASSIGN_OR_RETURN(const pjrt::DiskCache cache, pjrt::DiskCache::Open(options.cache_dir));
-  FB_ASSIGN_OR_RETURN(std::unique_ptr<pjrt::PjrtClient> client,
-                      pjrt::CreateClient(*plugin, options.cpu_device_count, cache));
+  FB_ASSIGN_OR_RETURN(
+      std::unique_ptr<pjrt::PjrtClient> client,
+      pjrt::CreateClient(*plugin, options.cpu_device_count, cache, options.cached_programs_max));
   // Some CPU plugins show several virtual devices unless told otherwise. One machine is one device;
   // only the platform's name says that the option exists, hence the second try (2 ms).
   if (options.cpu_device_count == 0 && client->platform() == "cpu" &&
       client->devices().size() > 1) {
     client.reset();
-    FB_ASSIGN_OR_RETURN(client, pjrt::CreateClient(*plugin, 1, cache));
+    FB_ASSIGN_OR_RETURN(client, pjrt::CreateClient(*plugin, 1, cache, options.cached_programs_max));
   }
   return std::unique_ptr<Client>(std::move(client));
 }

@@ -75,8 +75,11 @@ Program CopyProgram(const Shape& shape) {
           .donated_to = {-1}};
 }
 
-PjrtClient::PjrtClient(std::shared_ptr<ClientState> state, DiskCache disk_cache)
-    : state_(std::move(state)), disk_cache_(std::move(disk_cache)) {}
+PjrtClient::PjrtClient(std::shared_ptr<ClientState> state, DiskCache disk_cache,
+                       int cached_programs_max)
+    : state_(std::move(state)),
+      disk_cache_(std::move(disk_cache)),
+      cached_programs_max_(static_cast<size_t>(cached_programs_max)) {}
 
 Status PjrtClient::Describe() {
   const Api& api = state_->api;
@@ -213,7 +216,7 @@ Result<std::shared_ptr<Executable>> PjrtClient::Compile(
 }
 
 void PjrtClient::EvictIfFull() {
-  if (programs_.size() < kCachedProgramsMax) return;
+  if (programs_.size() < cached_programs_max_) return;
   const auto oldest = std::ranges::min_element(
       programs_, {}, [](const auto& entry) { return entry.second.last_use; });
   programs_.erase(oldest);

@@ -21,16 +21,12 @@
 
 namespace forebay::xla::pjrt {
 
-// Programs kept in memory; beyond it the least recently used one is dropped (its users keep it). A
-// run has tens: one a bucket. The limit is for a process that makes shapes without end.
-inline constexpr size_t kCachedProgramsMax = 512;
-
 // A program that returns its argument: a copy, for plugins that refuse one within a device.
 Program CopyProgram(const Shape& shape);
 
 class PjrtClient final : public Client {
  public:
-  PjrtClient(std::shared_ptr<ClientState> state, DiskCache disk_cache);
+  PjrtClient(std::shared_ptr<ClientState> state, DiskCache disk_cache, int cached_programs_max);
 
   std::string platform() const override { return platform_; }
   std::string platform_version() const override { return platform_version_; }
@@ -58,6 +54,7 @@ class PjrtClient final : public Client {
 
   const std::shared_ptr<ClientState> state_;
   const DiskCache disk_cache_;
+  const size_t cached_programs_max_;
   std::string platform_;
   std::string platform_version_;
   std::string machine_;  // what compiled code depends on besides the program

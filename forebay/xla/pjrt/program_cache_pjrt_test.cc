@@ -96,6 +96,19 @@ TEST_F(DiskCacheTest, AForeignPayloadIsReplaced) {
   EXPECT_EQ(Compile(AddProgram(true)).disk_hits, 1);
 }
 
+// One program's file under another's name, as a careless copy would leave it.
+TEST_F(DiskCacheTest, AnotherProgramsFileIsReplaced) {
+  EXPECT_EQ(Compile(AddProgram(true)).compiled, 1);
+  const std::filesystem::path first = Files()[0];
+  EXPECT_EQ(Compile(AddProgram(false)).compiled, 1);
+  const std::vector<std::filesystem::path> files = Files();
+  ASSERT_EQ(files.size(), 2u);
+  const std::filesystem::path second = files[0] == first ? files[1] : files[0];
+  std::filesystem::copy_file(first, second, std::filesystem::copy_options::overwrite_existing);
+  EXPECT_EQ(Compile(AddProgram(false)).compiled, 1);
+  EXPECT_EQ(Compile(AddProgram(false)).disk_hits, 1);
+}
+
 TEST_F(DiskCacheTest, AFolderThatCannotBeMadeIsNamed) {
   const std::filesystem::path file = folder_.path() / "file";
   std::ofstream(file) << "x";
