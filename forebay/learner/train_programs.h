@@ -1,0 +1,40 @@
+// The programs of an optimizer step: gradient (one a shape), accumulate and apply (one each).
+//
+// Accumulation is a program of its own, so that a shape costs one compilation instead of two: the
+// gradient program's results are either applied as they are or added first. Params stand in the
+// order of Model::Params.
+#pragma once
+
+#include <span>
+
+#include "forebay/base/status.h"
+#include "forebay/learner/loss.h"
+#include "forebay/learner/micro_batch.h"
+#include "forebay/learner/optimizer.h"
+#include "forebay/models/model.h"
+#include "forebay/xla/graph.h"
+
+namespace forebay::learner {
+
+struct GradientProgramOptions {
+  models::LayerLayout layout = models::LayerLayout::kPerLayer;
+  bool remat = false;
+  int64_t logprob_chunk = 512;  // tokens whose logits exist at once
+  bool entropy = true;          // the metric; it costs one more pass over each chunk's logits
+  PolicyLossOptions loss;
+};
+
+// (params..., ints s32 [kIntPlanes, rows, length], floats f32 [kFloatPlanes, rows, length])
+//   -> (gradients..., metrics f32 [kMetricSlots]).
+Result<xla::Program> TraceGradient(const models::Model& model,
+                                   const GradientProgramOptions& options, BucketShape shape);
+
+// (sums..., gradients...) -> (sums...); sums are donated.
+Result<xla::Program> TraceAccumulate(std::span<const models::ParamSpec> specs);
+
+// (params..., m..., v..., gradients..., hyper f32 [kHyperSlots]) -> (params..., m..., v...,
+// gradient norm f32); params, m and v are donated.
+Result<xla::Program> TraceApply(std::span<const models::ParamSpec> specs,
+                                const AdamWOptions& options);
+
+}  // namespace forebay::learner

@@ -1,0 +1,87 @@
+// TrainStep: the policy's weights and optimizer state on a device, and the compiled programs that
+// advance them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "forebay/base/status.h"
+#include "forebay/learner/loss.h"
+#include "forebay/learner/micro_batch.h"
+#include "forebay/learner/optimizer.h"
+#include "forebay/learner/train_programs.h"
+#include "forebay/models/model.h"
+#include "forebay/weights/snapshot.h"
+#include "forebay/xla/client.h"
+
+namespace forebay::learner {
+
+struct TrainStepOptions {
+  GradientProgramOptions gradient;
+  AdamWOptions optimizer;
+  std::vector<BucketShape> buckets;  // all that will ever run; each is one compiled program
+};
+
+// Everything on the device, in host memory. Names and layouts are those of the Hugging Face
+// checkpoint, for the moments too, so that a checkpoint can be read with another layer layout.
+// Copies share the tensors.
+struct TrainState {
+  weights::TensorMap params;
+  weights::TensorMap m, v;  // first and second moments; both empty: zeros
+  int64_t updates = 0;      // optimizer updates behind the moments
+};
+
+// Sums over the loss tokens of any number of micro-batches; means are formed once, from the sums.
+struct LossSums {
+  std::array<double, kMetricSlots> slots{};
+  void Add(std::span<const float> metrics);
+  double loss() const { return slots[kLossSum]; }
+  double tokens() const { return slots[kTokenCount]; }
+  // slots[slot] / tokens; 0 without tokens.
+  double PerToken(MetricSlot slot) const;
+};
+
+struct StepOutcome {
+  LossSums sums;
+  double grad_norm = 0;
+  bool updated = false;  // false: the norm was not finite, nothing changed
+  double upload_seconds = 0, device_seconds = 0;
+};
+
+// One thread at a time.
+class TrainStep {
+ public:
+  // Uploads the state and compiles every program: no call compiles later. Blocks. `client` and
+  // `model` outlive it. kInvalidArgument: the state does not fit the model (what is missing or of
+  // the wrong shape), or no bucket.
+  static Result<std::unique_ptr<TrainStep>> Create(xla::Client& client, const models::Model& model,
+                                                   const TrainStepOptions& options,
+                                                   const TrainState& state);
+  virtual ~TrainStep() = default;
+
+  // One optimizer update on the sum of all micro-batches' losses. Blocks until done. CHECKs that
+  // there is one and that its shape is among the buckets. An error of the device leaves the state
+  // unusable.
+  virtual Result<StepOutcome> Run(std::span<const MicroBatch> batches, double learning_rate) = 0;
+
+  // Loss sums and gradients (checkpoint names) of one micro-batch, without an update. For tests and
+  // analysis.
+  struct GradientValues {
+    LossSums sums;
+    weights::TensorMap gradients;
+  };
+  virtual Result<GradientValues> Gradients(const MicroBatch& batch) = 0;
+
+  // Copies to host memory. Block.
+  virtual Result<weights::TensorMap> Params() const = 0;
+  virtual Result<TrainState> State() const = 0;
+
+  virtual int64_t updates() const = 0;
+  // Programs handed to the compiler or its cache so far: constant after Create.
+  virtual int64_t programs() const = 0;
+};
+
+}  // namespace forebay::learner
