@@ -4,21 +4,18 @@
 // is: results are usable as arguments at once; Buffer::Await and ToHost block until the value is
 // there. Every PJRT_Error becomes a Status that names the failing call.
 //
-// On the CPU plugin, measured on 2 cores with products of 1024 x 1024 (121 ms a program) beside 256
-// x 256 (0.3 ms):
-// - Execute returns at once (0.03 ms), also when its arguments are still being computed: a chain of
-// programs
-//   can be queued ahead. FromHost copies before it returns; ToHost and Await are the only waits.
-// - A client has its own pool of threads. Programs of one client share it, so a short program
-// queues behind
-//   the parts of a long one: 0.3 ms becomes 3.4 ms. With a client each, both progress (0.5 ms; the
-//   long one 118 -> 134 ms). Hence: one client for the learner and one for the engine, in one
-//   process or two.
-// - Memory moves at the speed of memcpy plus page faults: 540 MB takes 230 ms in (a fresh
-// allocation) and
-//   28 ms out.
+// On the CPU plugin, measured on 2 cores with a program of 24 products of 1024 x 1024 (121 ms)
+// beside one of two products of 256 x 256 (0.3 ms):
+// - Execute returns at once (0.03 ms), also while its arguments are still being computed: a chain
+//   of programs can be queued ahead. FromHost copies before it returns; only ToHost and Await wait.
+// - Each client has its own pool of threads. Programs of one client share it, so a short program
+//   queues behind the parts of a long one: 0.3 ms becomes 3.4 ms. With a client each, both progress
+//   (0.5 ms; the long one 118 -> 134 ms). Hence one client for the learner and one for the engine.
+// - Memory moves at the speed of memcpy plus page faults: 540 MB take 230 ms in (a fresh
+//   allocation) and 28 ms out.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -27,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "forebay/base/check.h"
 #include "forebay/base/status.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/shape.h"
@@ -36,10 +34,10 @@ namespace forebay::xla {
 struct ClientOptions {
   std::string plugin_path;   // see FindPlugin
   int cpu_device_count = 0;  // > 0: that many virtual devices on the CPU plugin; 0 is one
-  std::string
-      cache_dir;  // compiled programs on disk where the plugin can serialize; "" is memory only
-  // Programs kept in memory; beyond it the least recently used one is dropped (its users keep it). A run
-  // has tens, one a bucket: the limit is for a process that makes shapes without end.
+  // Compiled programs on disk, where the plugin can serialize; "" keeps them in memory only.
+  std::string cache_dir;
+  // Programs kept in memory; beyond it the least recently used one is dropped (its users keep it).
+  // A run has tens, one a bucket: the limit is for a process that makes shapes without end.
   int cached_programs_max = 512;
   // Must be empty (else kUnimplemented): a plugin can log to stderr only, so it is silenced
   // instead, unless TF_CPP_MIN_LOG_LEVEL is set in the environment.
@@ -78,8 +76,7 @@ class Buffer {
   Status Await() const;
   // Blocks and copies to dst, row-major; dst.size() must be shape().bytes().
   Status ToHost(std::span<std::byte> dst) const;
-  // For small results: all elements as T (float for f32, int32_t for s32...). CHECKs the element
-  // size.
+  // For small results: all elements as T (float for f32, int32_t for s32). CHECKs the size of T.
   template <typename T>
   Result<std::vector<T>> ToVector() const {
     std::vector<T> out(static_cast<size_t>(shape().elements()));
@@ -138,8 +135,8 @@ class Client {
   virtual Result<Buffer> Copy(const Buffer& buffer) = 0;
 
   // Compiles, or finds the equal program (text + plugin version + flags) in the cache. Two threads
-  // that ask for one program compile it once. Blocks (seconds); the cache in memory keeps the last
-  // 512 programs. `xla_flags` override XLA debug options by name, values as text ("true", "4").
+  // that ask for one program compile it once. Blocks (seconds). `xla_flags` override XLA debug
+  // options by name, values as text ("true", "4").
   // Errors: the compiler's text, with the program's name; kInvalidArgument for an unknown flag or a
   // Program whose results are not the module's.
   virtual Result<std::shared_ptr<Executable>> Compile(
