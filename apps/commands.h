@@ -1,0 +1,56 @@
+// The commands of `forebay`, one function each. They print their result to stdout and return why
+// they failed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "forebay/base/status.h"
+
+namespace forebay::apps {
+
+struct TrainCommand {
+  std::string config;             // TOML file; unused with `resume`
+  std::vector<std::string> sets;  // "learner.learning_rate=3e-5"
+  std::string run;                // run directory; "" makes runs/<config name>
+  bool overwrite = false;         // replace a run that is there
+  bool resume = false;            // go on with the run in `run`, under its saved configuration
+  bool quiet = false;             // no progress display
+};
+// Trains to run.steps and prints the report. kCancelled after SIGINT or SIGTERM (resumable).
+Status Train(const TrainCommand& command);
+
+struct CompareCommand {
+  std::string config;
+  std::vector<std::string> sets;
+  std::string run;  // two run directories are made below it: sync and decoupled
+  bool overwrite = false;
+  bool json = false;
+};
+// Runs the synchronous loop and the decoupled one on the same work and prints both.
+Status Compare(const CompareCommand& command);
+
+struct ExportCommand {
+  std::string run;     // run directory
+  int64_t step = -1;   // -1: the newest checkpoint
+  std::string output;  // the Hugging Face folder to write
+};
+Status Export(const ExportCommand& command);
+
+struct AuditCommand {
+  std::string run;
+  bool json = false;
+};
+Status AuditRun(const AuditCommand& command);
+
+struct DevicesCommand {
+  std::string plugin;  // "" is the default one
+};
+Status Devices(const DevicesCommand& command);
+
+Status PrintConfigKeys();
+
+// Exit code of a command: 0 for OK, else by kind (README.md lists them).
+int ExitCode(const Status& status);
+
+}  // namespace forebay::apps

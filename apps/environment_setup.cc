@@ -1,0 +1,67 @@
+#include "apps/environment_setup.h"
+
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "forebay/base/clock.h"
+#include "forebay/base/loop.h"
+#include "forebay/base/status.h"
+#include "forebay/control/config.h"
+#include "forebay/env/builtin/builtin.h"
+#include "forebay/env/environment.h"
+#include "forebay/env/subprocess.h"
+
+namespace forebay::apps {
+
+Result<std::unique_ptr<env::EnvironmentPool>> MakeEnvironment(const control::Config& config,
+                                                              const std::string& stderr_path,
+                                                              Loop& loop) {
+  const control::EnvSection& e = config.env;
+  if (!nlohmann::json::parse(e.options, nullptr, false).is_object()) {
+    return InvalidArgument("env.options must be a JSON object, for instance '{\"digits\": 1}'");
+  }
+  if (e.kind == "builtin") return env::MakeBuiltin(e.builtin, e.options, loop);
+
+  env::SubprocessOptions options;
+  options.command = e.command;
+  options.folder = config.folder;
+  options.environment["FOREBAY_ENV_OPTIONS"] = e.options;
+  std::string python_path;
+  for (const std::string& folder : e.python_path) {
+    if (!python_path.empty()) python_path += ':';
+    python_path += config.Resolve(folder);
+  }
+  if (const char* inherited = std::getenv("PYTHONPATH");
+      inherited && *inherited && !python_path.empty()) {
+    python_path += std::string(":") + inherited;
+  }
+  if (!python_path.empty()) options.environment["PYTHONPATH"] = python_path;
+  options.processes = e.processes;
+  options.episodes_per_process = e.episodes_per_process;
+  options.start_deadline = FromSeconds(e.start_deadline_s);
+  options.stderr_path = stderr_path;
+  FB_ASSIGN_OR_RETURN(std::unique_ptr<env::SubprocessPool> pool,
+                      env::SubprocessPool::Create(loop, std::move(options)));
+  return std::unique_ptr<env::EnvironmentPool>(std::move(pool));
+}
+
+Task<Status> CheckEnvironment(Loop& loop, env::EnvironmentPool& pool, Duration start_deadline,
+                              Duration reset_deadline) {
+  auto environment = co_await pool.Acquire(loop.Now() + start_deadline);
+  if (!environment.ok())
+    co_return environment.status().WithContext("the environment does not start");
+  env::ResetRequest request;
+  request.split = "eval";
+  auto messages = co_await (*environment)->Reset(std::move(request), loop.Now() + reset_deadline);
+  if (!messages.ok())
+    co_return messages.status().WithContext("the environment starts, but its first reset fails");
+  if (messages->empty())
+    co_return DataLoss(
+        "the environment's reset gave no message: the agent would have nothing to act on");
+  co_return OkStatus();
+}
+
+}  // namespace forebay::apps

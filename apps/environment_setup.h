@@ -1,0 +1,24 @@
+// MakeEnvironment: the configured environment, on a loop.
+#pragma once
+
+#include <memory>
+
+#include "forebay/base/loop.h"
+#include "forebay/base/status.h"
+#include "forebay/control/config.h"
+#include "forebay/env/environment.h"
+
+namespace forebay::apps {
+
+// `stderr_path` takes what the environment's processes print; "" drops it. kInvalidArgument names
+// the key.
+Result<std::unique_ptr<env::EnvironmentPool>> MakeEnvironment(const control::Config& config,
+                                                              const std::string& stderr_path,
+                                                              Loop& loop);
+
+// Starts one episode of the evaluation split and ends it: finds a broken environment before
+// anything is spent on the run. The error is the environment's own, with its command.
+Task<Status> CheckEnvironment(Loop& loop, env::EnvironmentPool& pool, Duration start_deadline,
+                              Duration reset_deadline);
+
+}  // namespace forebay::apps

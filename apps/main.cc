@@ -1,0 +1,102 @@
+// forebay: the command line. Parsing only; the work is in apps/*_command.cc.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+
+#include "apps/commands.h"
+#include "forebay/base/status.h"
+
+namespace forebay::apps {
+namespace {
+
+void AddRunOptions(CLI::App* app, std::string* config, std::vector<std::string>* sets,
+                   std::string* run, bool* overwrite) {
+  app->add_option("config", *config, "TOML configuration; `forebay config` lists its keys");
+  app->add_option("--set", *sets,
+                  "override one key, for instance --set learner.learning_rate=3e-5 (repeatable)")
+      ->allow_extra_args(false);
+  app->add_option("--run", *run, "run directory (default: runs/<name of the config>)");
+  app->add_flag("--overwrite", *overwrite, "replace a run that is in that directory");
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Forebay: asynchronous reinforcement learning for agents on slow environments",
+               "forebay");
+  app.set_version_flag("--version", std::string("forebay ") + FOREBAY_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Exit codes: 0 done; 1 internal error; 2 wrong usage or configuration; 3 not found; 4 "
+      "corrupt data;\n"
+      "5 a part of the run died (environment, engine, log); 6 out of a resource; 7 a deadline "
+      "passed;\n"
+      "130 interrupted (resumable).");
+
+  TrainCommand train;
+  CLI::App* train_app =
+      app.add_subcommand("train", "train a model; prints progress, then a report");
+  AddRunOptions(train_app, &train.config, &train.sets, &train.run, &train.overwrite);
+  std::string resume;
+  train_app->add_option("--resume", resume, "go on with the run in this directory")
+      ->excludes("config");
+  train_app->add_flag("--quiet", train.quiet, "no progress display");
+
+  CompareCommand compare;
+  CLI::App* compare_app = app.add_subcommand(
+      "compare", "run the synchronous loop and the decoupled one on the same work");
+  AddRunOptions(compare_app, &compare.config, &compare.sets, &compare.run, &compare.overwrite);
+  compare_app->add_flag("--json", compare.json, "end with one JSON object");
+
+  ExportCommand export_command;
+  CLI::App* export_app =
+      app.add_subcommand("export", "write a checkpoint as a Hugging Face folder");
+  export_app->add_option("run", export_command.run, "run directory")->required();
+  export_app->add_option("output", export_command.output, "folder to write")->required();
+  export_app->add_option("--step", export_command.step, "checkpoint to take (default: the newest)");
+
+  AuditCommand audit;
+  CLI::App* audit_app =
+      app.add_subcommand("audit", "where the time of a run went, and how many actors it needs");
+  audit_app->add_option("run", audit.run, "run directory")->required();
+  audit_app->add_flag("--json", audit.json, "one JSON object instead of text");
+
+  DevicesCommand devices;
+  CLI::App* devices_app =
+      app.add_subcommand("devices", "list the accelerator plugin and its devices");
+  devices_app->add_option("--plugin", devices.plugin, "a PJRT plugin file");
+
+  CLI::App* config_app =
+      app.add_subcommand("config", "list every configuration key, its default and its meaning");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : 2;
+  }
+
+  Status status;
+  if (train_app->parsed()) {
+    if (!resume.empty()) {
+      train.resume = true;
+      train.run = resume;
+    }
+    status = Train(train);
+  } else if (compare_app->parsed()) {
+    status = Compare(compare);
+  } else if (export_app->parsed()) {
+    status = Export(export_command);
+  } else if (audit_app->parsed()) {
+    status = AuditRun(audit);
+  } else if (devices_app->parsed()) {
+    status = Devices(devices);
+  } else if (config_app->parsed()) {
+    status = PrintConfigKeys();
+  }
+  if (!status.ok()) std::fprintf(stderr, "forebay: %s\n", status.message().c_str());
+  return ExitCode(status);
+}
+
+}  // namespace
+}  // namespace forebay::apps
+
+int main(int argc, char** argv) { return forebay::apps::Main(argc, argv); }

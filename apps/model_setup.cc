@@ -1,0 +1,105 @@
+#include "apps/model_setup.h"
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "forebay/base/status.h"
+#include "forebay/control/config.h"
+#include "forebay/models/model.h"
+#include "forebay/tokenizer/tokenizer.h"
+#include "forebay/weights/model_files.h"
+#include "forebay/weights/tiny_model.h"
+
+namespace forebay::apps {
+namespace {
+
+constexpr const char* kTiny = "tiny:";
+
+// The token ids that end a turn, by the model's own files: generation_config.json first, then
+// config.json.
+std::vector<int32_t> EndTokens(const weights::ModelFiles& files) {
+  for (const std::string* text : {&files.generation_config_json, &files.config_json}) {
+    const nlohmann::json config = nlohmann::json::parse(*text, nullptr, false);
+    if (!config.is_object() || !config.contains("eos_token_id")) continue;
+    const nlohmann::json& eos = config["eos_token_id"];
+    if (eos.is_number_integer()) return {eos.get<int32_t>()};
+    std::vector<int32_t> out;
+    if (eos.is_array()) {
+      for (const nlohmann::json& id : eos) {
+        if (id.is_number_integer()) out.push_back(id.get<int32_t>());
+      }
+    }
+    if (!out.empty()) return out;
+  }
+  return {};
+}
+
+Result<std::vector<std::string>> StopTokens(const control::Config& config,
+                                            const LoadedModel& model) {
+  for (const std::string& token : config.rollout.stop_tokens) {
+    if (!model.tokenizer->TokenId(token)) {
+      return InvalidArgument("rollout.stop_tokens: '" + token +
+                             "' is not one token of the model's vocabulary");
+    }
+  }
+  if (!config.rollout.stop_tokens.empty()) return config.rollout.stop_tokens;
+  std::vector<std::string> out;
+  for (const int32_t id : EndTokens(model.files)) {
+    FB_ASSIGN_OR_RETURN(std::string text, model.tokenizer->Decode(std::vector<int32_t>{id}, false));
+    if (model.tokenizer->TokenId(text) == std::optional<int32_t>(id))
+      out.push_back(std::move(text));
+  }
+  if (out.empty()) {
+    return InvalidArgument(
+        "the model does not say which token ends a turn (eos_token_id): set rollout.stop_tokens");
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<LoadedModel> LoadModel(const control::Config& config) {
+  LoadedModel out;
+  const bool tiny = config.model.path.rfind(kTiny, 0) == 0;
+  if (tiny) {
+    const control::ModelSection& m = config.model;
+    out.files = weights::TinyModelFiles({.layers = m.tiny_layers,
+                                         .width = m.tiny_width,
+                                         .heads = m.tiny_heads,
+                                         .kv_heads = m.tiny_kv_heads,
+                                         .ff_width = m.tiny_ff,
+                                         .context_tokens = config.rollout.context});
+  } else {
+    FB_ASSIGN_OR_RETURN(out.files, weights::LoadModelFiles(config.Resolve(config.model.path)));
+  }
+  FB_ASSIGN_OR_RETURN(std::unique_ptr<models::Model> model,
+                      models::Model::Create(out.files.config_json));
+  out.model = std::move(model);
+  if (tiny) {
+    FB_ASSIGN_OR_RETURN(
+        out.initial, out.model->ToCheckpoint(
+                         models::RandomWeights(*out.model, static_cast<uint64_t>(config.run.seed)),
+                         models::LayerLayout::kPerLayer));
+  } else {
+    out.initial = std::exchange(out.files.tensors, {});
+  }
+  FB_ASSIGN_OR_RETURN(out.tokenizer, tokenizer::Tokenizer::FromJson(out.files.tokenizer_json));
+  if (out.files.chat_template.empty()) {
+    return InvalidArgument("'" + config.model.path +
+                           "' has no chat template: an agent needs an instruction-tuned model");
+  }
+  FB_ASSIGN_OR_RETURN(out.chat, tokenizer::ChatTemplate::Parse(out.files.chat_template));
+  FB_ASSIGN_OR_RETURN(out.stop_tokens, StopTokens(config, out));
+  if (config.rollout.context > out.model->config().context_max) {
+    return InvalidArgument("rollout.context = " + std::to_string(config.rollout.context) +
+                           " is beyond what the model was made for: " +
+                           std::to_string(out.model->config().context_max) + " tokens");
+  }
+  return out;
+}
+
+}  // namespace forebay::apps

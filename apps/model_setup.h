@@ -1,0 +1,28 @@
+// LoadedModel: the model of a run in every form that the rooms need it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "forebay/base/status.h"
+#include "forebay/control/config.h"
+#include "forebay/models/model.h"
+#include "forebay/tokenizer/tokenizer.h"
+#include "forebay/weights/model_files.h"
+
+namespace forebay::apps {
+
+struct LoadedModel {
+  weights::ModelFiles files;   // tensors are empty: moved to `initial`
+  weights::TensorMap initial;  // checkpoint names and layouts
+  std::shared_ptr<const models::Model> model;
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer;
+  std::unique_ptr<tokenizer::ChatTemplate> chat;
+  std::vector<std::string> stop_tokens;  // by text
+};
+
+// Reads model.path (or makes a tiny: model from run.seed). Blocks. Errors name the file.
+Result<LoadedModel> LoadModel(const control::Config& config);
+
+}  // namespace forebay::apps

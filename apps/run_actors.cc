@@ -1,0 +1,312 @@
+#include "apps/run_actors.h"
+
+#include <algorithm>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/environment_setup.h"
+#include "forebay/base/clock.h"
+#include "forebay/base/loop.h"
+#include "forebay/base/rng.h"
+#include "forebay/base/status.h"
+#include "forebay/base/task.h"
+#include "forebay/buffer/buffer.h"
+#include "forebay/control/coordinator.h"
+#include "forebay/env/environment.h"
+#include "forebay/rollout/actors.h"
+#include "forebay/rollout/engine.h"
+#include "forebay/trajectory/trajectory.h"
+
+namespace forebay::apps {
+namespace {
+
+constexpr uint64_t kEvalSeed = 3;  // control/coordinator.cc derives 1 and 2
+constexpr Duration kDrainDeadline = std::chrono::seconds(20);
+
+// Infrastructure failures in a row after which somebody looks whether the whole thing is dead.
+constexpr int64_t kFailuresToProbe = 16;
+
+Task<Result<rollout::GenerateResult>> GenerateOne(Loop& loop, rollout::Engine& engine) {
+  Completion<Result<rollout::GenerateResult>> done(loop);
+  rollout::GenerateRequest request;
+  request.prompt = {0};
+  request.new_tokens_max = 1;
+  request.deadline = loop.Now() + std::chrono::seconds(60);
+  engine.Generate(std::move(request),
+                  [done](Result<rollout::GenerateResult> result) { done.Set(std::move(result)); });
+  co_return co_await done.Wait();
+}
+
+}  // namespace
+
+// What actors see of the coordinator and the buffer. Lives on the loop.
+class RunActors::Client final : public rollout::ActorClient {
+ public:
+  explicit Client(RunActors* owner) : owner_(*owner) {}
+
+  Task<Result<Assignment>> Next() override {
+    while (true) {
+      if (stopped_) co_return Cancelled("the run ends");
+      auto next = owner_.coordinator_->TryNext();
+      if (!next.ok()) {
+        Fail(next.status());
+        co_return next.status();
+      }
+      if (next->has_value()) co_return **next;
+      Completion<bool> wake(*owner_.loop_);
+      waiters_.push_back(wake);
+      co_await wake.Wait();
+    }
+  }
+
+  Task<Status> Finish(Trajectory trajectory) override {
+    owner_.deps_.run->WriteTrajectory(trajectory);
+    const TrajectoryId id = trajectory.id;
+    const Outcome outcome = trajectory.outcome;
+    Completion<Status> done(*owner_.loop_);
+    const TimePoint deadline =
+        owner_.loop_->Now() + FromSeconds(owner_.deps_.config->buffer.append_deadline_s);
+    owner_.buffer_->Append(std::move(trajectory), deadline,
+                           [done](Status status) { done.Set(std::move(status)); });
+    Status status = co_await done.Wait();
+    if (status.code() == StatusCode::kNotFound) {
+      status = OkStatus();  // late: its group was closed meanwhile; counted by the ledger
+    } else if (status.code() == StatusCode::kUnavailable) {
+      Fail(status);
+    } else if (!status.ok()) {
+      // Not stored (the buffer stayed full): the attempt ends here and the member plays again.
+      owner_.deps_.run->Log("a finished trajectory was not stored: " + status.message());
+      status = owner_.buffer_->Reject(id, buffer::RejectReason::kOutcome);
+    }
+    co_await NoteOutcome(outcome);
+    co_return status;
+  }
+
+  void WakeAll() {
+    for (const Completion<bool>& waiter : std::exchange(waiters_, {})) waiter.Set(true);
+  }
+  void Stop() {
+    stopped_ = true;
+    WakeAll();
+  }
+
+ private:
+  void Fail(const Status& status) {
+    if (std::exchange(failed_, true) || stopped_) return;
+    owner_.deps_.on_failure(status);
+  }
+
+  // After many failures in a row: is the engine, or the environment, dead for good? Then the run
+  // ends with the reason.
+  Task<void> NoteOutcome(Outcome outcome) {
+    if (Trains(outcome)) failures_ = 0;
+    if (Trains(outcome) || outcome == Outcome::kAborted || stopped_ || probing_) co_return;
+    if (++failures_ < kFailuresToProbe && outcome != Outcome::kEngineError) co_return;
+    probing_ = true;
+    auto generated = co_await GenerateOne(*owner_.loop_, *owner_.deps_.engine);
+    if (!generated.ok() && generated.status().code() == StatusCode::kUnavailable) {
+      Fail(generated.status().WithContext("the rollout engine died"));
+    } else if (failures_ >= kFailuresToProbe) {
+      const control::EnvSection& e = owner_.deps_.config->env;
+      Status check = co_await CheckEnvironment(*owner_.loop_, *owner_.environments_,
+                                               FromSeconds(e.start_deadline_s),
+                                               FromSeconds(e.reset_deadline_s));
+      if (!check.ok()) Fail(check.WithContext("every recent episode failed"));
+      failures_ = 0;
+    }
+    probing_ = false;
+  }
+
+  RunActors& owner_;
+  std::vector<Completion<bool>> waiters_;
+  int64_t failures_ = 0;
+  bool probing_ = false;
+  bool failed_ = false;
+  bool stopped_ = false;
+};
+
+RunActors::RunActors(const Deps& deps)
+    : deps_(deps), loop_(MakeLoop()), client_(std::make_unique<Client>(this)) {
+  thread_ = std::thread([this] { loop_->Run(); });
+}
+
+RunActors::~RunActors() {
+  Drain(kDrainDeadline);
+  OnLoop([this] {
+    pool_.reset();
+    environments_.reset();
+  });
+  loop_->Stop();
+  thread_.join();
+}
+
+void RunActors::OnLoop(const std::function<void()>& fn) {
+  std::promise<void> done;
+  loop_->Post([&] {
+    fn();
+    done.set_value();
+  });
+  done.get_future().wait();
+}
+
+void RunActors::Await(std::function<Task<void>()> make) {
+  std::promise<void> done;
+  loop_->Post([&] { loop_->Spawn(make(), [&] { done.set_value(); }); });
+  done.get_future().wait();
+}
+
+Result<std::unique_ptr<RunActors>> RunActors::Create(const Deps& deps) {
+  std::unique_ptr<RunActors> actors(new RunActors(deps));
+  Status status;
+  actors->OnLoop([&] {
+    auto made =
+        MakeEnvironment(*deps.config, deps.run->path() + "/environment.log", *actors->loop_);
+    if (made.ok()) {
+      actors->environments_ = std::move(made).value();
+    } else {
+      status = made.status();
+    }
+  });
+  FB_RETURN_IF_ERROR(status);
+  actors->Await([&] { return actors->Check(&status); });
+  FB_RETURN_IF_ERROR(status);
+  return actors;
+}
+
+Task<void> RunActors::Check(Status* status) {
+  const control::EnvSection& e = deps_.config->env;
+  *status = co_await CheckEnvironment(*loop_, *environments_, FromSeconds(e.start_deadline_s),
+                                      FromSeconds(e.reset_deadline_s));
+}
+
+buffer::BufferListener RunActors::listener() {
+  buffer::BufferListener listener;
+  listener.on_rejected = [this](const TrajectoryId& id, buffer::RejectReason reason) {
+    loop_->Post([this, id, reason] {
+      if (coordinator_) coordinator_->OnRejected(id, reason);
+    });
+  };
+  listener.on_failure = [this](const Status& status) { deps_.on_failure(status); };
+  return listener;
+}
+
+rollout::EpisodeOptions RunActors::Episode(const std::string& split, double temperature) const {
+  const control::Config& c = *deps_.config;
+  rollout::EpisodeOptions options;
+  options.environment = c.env.name;
+  options.split = split;
+  options.temperature = temperature;
+  options.turns_max = static_cast<int32_t>(c.rollout.turns_max);
+  options.new_tokens_per_turn_max = static_cast<int32_t>(c.rollout.new_tokens_per_turn_max);
+  options.tokens_max = static_cast<int32_t>(c.rollout.tokens_max);
+  options.reset_deadline = FromSeconds(c.env.reset_deadline_s);
+  options.step_deadline = FromSeconds(c.env.step_deadline_s);
+  options.generate_deadline = FromSeconds(c.rollout.generate_deadline_s);
+  options.stop_tokens = deps_.model->stop_tokens;
+  return options;
+}
+
+void RunActors::Start(control::Coordinator* coordinator, buffer::Buffer* buffer) {
+  OnLoop([&] {
+    coordinator_ = coordinator;
+    buffer_ = buffer;
+    coordinator->SetWake([this] { loop_->Post([this] { client_->WakeAll(); }); });
+    pool_ = rollout::ActorPool::Create({.loop = loop_.get(),
+                                        .engine = deps_.engine,
+                                        .environments = environments_.get(),
+                                        .tokenizer = deps_.model->tokenizer.get(),
+                                        .chat = deps_.model->chat.get(),
+                                        .client = client_.get()},
+                                       Episode("train", deps_.config->rollout.temperature));
+    pool_->Resize(deps_.config->rollout.actors);
+  });
+}
+
+rollout::ActorStats RunActors::stats() {
+  rollout::ActorStats stats;
+  OnLoop([&] {
+    if (pool_) stats = pool_->stats();
+  });
+  return stats;
+}
+
+// ---- evaluation
+
+struct RunActors::EvalState {
+  explicit EvalState(Loop& loop) : done(loop) {}
+  int64_t next = 0, running = 0;
+  EvalResult result;
+  Completion<bool> done;
+};
+
+Task<void> RunActors::EvaluateSome(std::shared_ptr<EvalState> state) {
+  const control::EvalSection& eval = deps_.config->eval;
+  const rollout::EpisodeOptions options = Episode("eval", eval.temperature);
+  while (state->next < eval.tasks * eval.samples) {
+    const int64_t i = state->next++;
+    Assignment assignment;
+    assignment.id.trajectory_id = i + 1;
+    assignment.id.group_id = assignment.id.task_id = i / eval.samples;
+    assignment.id.member = static_cast<int32_t>(i % eval.samples);
+    assignment.seed = DeriveSeed(static_cast<uint64_t>(deps_.config->run.seed), kEvalSeed,
+                                 static_cast<uint64_t>(i));
+    const Trajectory t =
+        co_await rollout::RunEpisode(*loop_, *deps_.engine, *environments_, *deps_.model->tokenizer,
+                                     *deps_.model->chat, options, assignment, nullptr);
+    EvalResult& r = state->result;
+    if (!Trains(t.outcome)) {
+      ++r.failed;
+      continue;
+    }
+    ++r.episodes;
+    r.reward += t.reward();
+    for (const auto& [component, reward] : t.rewards) r.components[component] += reward;
+  }
+  if (--state->running == 0) state->done.Set(true);
+}
+
+Task<void> RunActors::EvaluateAll(EvalResult* result) {
+  const control::Config& c = *deps_.config;
+  if (c.eval.tasks == 0) co_return;
+  const TimePoint start = loop_->Now();
+  auto state = std::make_shared<EvalState>(*loop_);
+  state->running = std::min(c.eval.tasks * c.eval.samples, 2 * c.rollout.slots);
+  for (int64_t i = state->running; i > 0; --i) loop_->Spawn(EvaluateSome(state));
+  co_await state->done.Wait();
+  *result = state->result;
+  result->seconds = Seconds(loop_->Now() - start);
+  if (result->episodes == 0) co_return;
+  result->reward /= static_cast<double>(result->episodes);
+  for (auto& [component, reward] : result->components)
+    reward /= static_cast<double>(result->episodes);
+}
+
+EvalResult RunActors::Evaluate() {
+  EvalResult result;
+  Await([&] { return EvaluateAll(&result); });
+  return result;
+}
+
+// ---- the end
+
+Task<void> RunActors::DrainAll(TimePoint deadline) {
+  if (coordinator_) coordinator_->Stop();
+  client_->Stop();
+  if (pool_) {
+    const int64_t left = co_await pool_->Drain(deadline);
+    if (left > 0)
+      deps_.run->Log(std::to_string(left) + " episodes did not end in time and were abandoned");
+  }
+  if (environments_) co_await environments_->Shutdown(deadline);
+}
+
+void RunActors::Drain(Duration deadline) {
+  if (std::exchange(drained_, true)) return;
+  Await([&] { return DrainAll(loop_->Now() + deadline); });
+}
+
+}  // namespace forebay::apps

@@ -1,0 +1,89 @@
+// RunActors: the acting half of a run: a loop thread with environments, actors and evaluation on
+// it.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "apps/model_setup.h"
+#include "forebay/base/loop.h"
+#include "forebay/base/status.h"
+#include "forebay/buffer/buffer.h"
+#include "forebay/control/config.h"
+#include "forebay/control/coordinator.h"
+#include "forebay/control/run_directory.h"
+#include "forebay/env/environment.h"
+#include "forebay/rollout/actors.h"
+#include "forebay/rollout/engine.h"
+
+namespace forebay::apps {
+
+struct EvalResult {
+  int64_t episodes = 0;                      // that count (Trains(outcome))
+  int64_t failed = 0;                        // infrastructure outcomes
+  double reward = 0;                         // mean
+  std::map<std::string, double> components;  // means
+  double seconds = 0;
+};
+
+// Owns the loop's thread; the calls below block and come from one other thread. The coordinator is
+// told of rejections on the loop, as it requires.
+class RunActors {
+ public:
+  struct Deps {
+    const control::Config* config;
+    const LoadedModel* model;
+    rollout::Engine* engine;
+    control::RunDirectory* run;
+    // Called once, on the loop, when acting cannot go on: the reason. Must not block.
+    std::function<void(const Status&)> on_failure;
+  };
+  // Starts the thread and the environment, and checks that one episode can begin.
+  static Result<std::unique_ptr<RunActors>> Create(const Deps& deps);
+  ~RunActors();  // drains
+
+  // Listener for the buffer; valid before Start.
+  buffer::BufferListener listener();
+
+  // Plays config.eval on the current weights.
+  EvalResult Evaluate();
+
+  // Starts config.rollout.actors actors.
+  void Start(control::Coordinator* coordinator, buffer::Buffer* buffer);
+
+  // Stops admission, aborts episodes at their next turn and waits for them until the deadline, then
+  // ends the environments. Idempotent.
+  void Drain(Duration deadline);
+
+  rollout::ActorStats stats();
+
+ private:
+  class Client;
+  struct EvalState;
+  explicit RunActors(const Deps& deps);
+
+  // Runs `fn` on the loop and waits for it.
+  void OnLoop(const std::function<void()>& fn);
+  void Await(std::function<Task<void>()> make);
+  rollout::EpisodeOptions Episode(const std::string& split, double temperature) const;
+  Task<void> Check(Status* status);
+  Task<void> EvaluateAll(EvalResult* result);
+  Task<void> EvaluateSome(std::shared_ptr<EvalState> state);
+  Task<void> DrainAll(TimePoint deadline);
+
+  const Deps deps_;
+  std::unique_ptr<Loop> loop_;
+  std::thread thread_;
+  std::unique_ptr<env::EnvironmentPool> environments_;
+  std::unique_ptr<Client> client_;
+  std::unique_ptr<rollout::ActorPool> pool_;
+  control::Coordinator* coordinator_ = nullptr;  // on the loop
+  buffer::Buffer* buffer_ = nullptr;
+  bool drained_ = false;
+};
+
+}  // namespace forebay::apps
