@@ -204,16 +204,6 @@ Status CheckCombinations(const Config& c) {
                       rows.size(), c.learner.shapes_max));
     }
   }
-  const int64_t batch = c.learner.groups_per_step * c.learner.group_size;
-  const int64_t admitted_max = (c.buffer.max_staleness + 1) * batch;
-  if (c.run.mode == "decoupled" && c.rollout.actors > admitted_max) {
-    return InvalidArgument(fmt::format(
-        "rollout.actors = {} can never all work: at most (buffer.max_staleness + 1) * "
-        "learner.groups_per_step * "
-        "learner.group_size = {} episodes may be under way; lower actors to {} or raise "
-        "buffer.max_staleness to {}",
-        c.rollout.actors, admitted_max, admitted_max, (c.rollout.actors + batch - 1) / batch - 1));
-  }
   if (c.learner.advantage != "dr_grpo" && c.learner.group_size < 2) {
     return InvalidArgument(
         "learner.group_size must be at least 2: a baseline needs other samples of the task");

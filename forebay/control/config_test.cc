@@ -82,8 +82,6 @@ TEST(ConfigTest, BrokenTomlNamesTheLine) {
 TEST(ConfigTest, W2_CombinationsThatCannotWorkAreRefusedWithTheValues) {
   EXPECT_THAT(Parse("[rollout]\ncontext = 128\ntokens_max = 256\n").status().message(),
               HasSubstr("does not fit rollout.context = 128"));
-  EXPECT_THAT(Parse("[rollout]\nactors = 200\n").status().message(),
-              HasSubstr("lower actors to 160 or raise buffer.max_staleness to 6"));
   EXPECT_THAT(Parse("[learner]\nrow_lengths = [64]\n").status().message(),
               HasSubstr("the longest row must hold the longest trajectory"));
   EXPECT_THAT(Parse("[learner]\ngroup_size = 1\n").status().message(), HasSubstr("at least 2"));

@@ -98,9 +98,11 @@ class TrainStepImpl final : public TrainStep {
     FB_CHECK(!batches.empty(), "an optimizer step needs a micro-batch");
     StepOutcome outcome;
     const TimePoint start = Now();
-    Buffers sum;
+    Buffers sum, metrics;
     for (const MicroBatch& batch : batches) {
       FB_ASSIGN_OR_RETURN(Buffers gradients, RunGradient(batch, &outcome));
+      metrics.push_back(std::move(gradients.back()));
+      gradients.pop_back();
       if (sum.empty()) {
         sum = std::move(gradients);
         continue;
@@ -111,14 +113,20 @@ class TrainStepImpl final : public TrainStep {
       FB_ASSIGN_OR_RETURN(sum, accumulate_->Execute(arguments));
     }
     FB_RETURN_IF_ERROR(Apply(std::move(sum), learning_rate, &outcome));
+    for (const xla::Buffer& metric : metrics) {  // last: reading waits for the device
+      FB_ASSIGN_OR_RETURN(const auto values, metric.ToVector<float>());
+      outcome.sums.Add(values);
+    }
     outcome.device_seconds = Seconds(Now() - start) - outcome.upload_seconds;
     return outcome;
   }
 
   Result<GradientValues> Gradients(const MicroBatch& batch) override {
     StepOutcome outcome;
-    FB_ASSIGN_OR_RETURN(const Buffers gradients, RunGradient(batch, &outcome));
-    FB_ASSIGN_OR_RETURN(TensorMap tensors, ToHost(gradients));
+    FB_ASSIGN_OR_RETURN(const Buffers results, RunGradient(batch, &outcome));
+    FB_ASSIGN_OR_RETURN(const auto metrics, results.back().ToVector<float>());
+    outcome.sums.Add(metrics);
+    FB_ASSIGN_OR_RETURN(TensorMap tensors, ToHost(results));
     return GradientValues{outcome.sums, std::move(tensors)};
   }
 
@@ -178,7 +186,7 @@ class TrainStepImpl final : public TrainStep {
     return model_.ToCheckpoint(tensors, options_.gradient.layout);
   }
 
-  // Gradients of one micro-batch; adds its metrics (which waits for the device).
+  // Gradients of one micro-batch, then its metrics.
   Result<Buffers> RunGradient(const MicroBatch& batch, StepOutcome* outcome) {
     const auto bucket = std::ranges::find(options_.buckets, batch.shape);
     FB_CHECK(bucket != options_.buckets.end(),
@@ -198,11 +206,7 @@ class TrainStepImpl final : public TrainStep {
     arguments.push_back(&ints);
     arguments.push_back(&floats);
     auto& program = gradient_[static_cast<size_t>(bucket - options_.buckets.begin())];
-    FB_ASSIGN_OR_RETURN(Buffers results, program->Execute(arguments));
-    FB_ASSIGN_OR_RETURN(const auto metrics, results.back().ToVector<float>());
-    outcome->sums.Add(metrics);
-    results.pop_back();
-    return results;
+    return program->Execute(arguments);
   }
 
   Status Apply(Buffers gradients, double learning_rate, StepOutcome* outcome) {

@@ -335,20 +335,21 @@ class XlaEngine final : public Engine {
     for (int64_t slot = 0; slot < table_.size(); ++slot) {
       if (table_.slot(slot).phase != SlotPhase::kDecode) continue;
       const auto i = static_cast<size_t>(slot);
-      TakeToken(slot, outputs.tokens[i], outputs.logprobs[i]);
+      FB_RETURN_IF_ERROR(TakeToken(slot, outputs.tokens[i], outputs.logprobs[i]));
     }
     return OkStatus();
   }
 
-  void TakeToken(int64_t slot, int32_t token, float logprob) {
+  Status TakeToken(int64_t slot, int32_t token, float logprob) {
     const auto i = static_cast<size_t>(slot);
     Pending& pending = *running_[i];
     if (!std::isfinite(logprob) || token < 0 || token >= vocab_size_) {
       End(slot, Internal(fmt::format(
-                    "the weights of policy version {} give a log-probability of {}: they "
-                    "hold values that are not finite or overflow",
+                    "the model overflows under the weights of policy version {}: a token got the "
+                    "log-probability {}",
                     version_.load(), logprob)));
-      return;
+      table_.Cleared(slot);
+      return device_->ClearSlot(slot);
     }
     table_.Sampled(slot, token);
     ++inputs_.positions[i];
@@ -371,6 +372,7 @@ class XlaEngine final : public Engine {
     } else if (static_cast<int64_t>(table_.slot(slot).tokens.size()) >= context_) {
       Finish(slot, FinishReason::kContext);
     }
+    return OkStatus();
   }
 
   void Finish(int64_t slot, FinishReason reason) {

@@ -48,6 +48,8 @@ TEST(ChatTemplateTest, RendersAsTransformersDoes) {
       {"a {%- generation -%} b {%- endgeneration %} c", "ab c"},
       {"{{ '<&>' }}{{ bos_token }}{{ eos_token }}{{ add_generation_prompt }}", "<&><s></s>True"},
       {"{{ strftime_now('%d %b %Y %H:%M') }}", "13 Feb 2009 23:31"},
+      {"{{ [1.5e300, 0.0001, 1e16, 9999999999999998.0, 0.00001] | tojson }}",
+       "[1.5e+300, 0.0001, 1e+16, 9999999999999998.0, 1e-05]"},
       {"{{ messages[0] | tojson }}", R"({"role": "system", "content": "Be brief."})"},
   };
   const ChatTemplate::Options options{.add_generation_prompt = true,

@@ -16,6 +16,7 @@
 // (the log's records have a CRC); this code only promises that hostile bytes give an error.
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -188,6 +189,20 @@ Result<Trajectory> Decode(std::string_view bytes) {
   const Status valid = Validate(t);
   if (!valid.ok()) return Broken(valid.message());
   return t;
+}
+
+std::optional<TrajectoryId> PeekId(std::string_view bytes) {
+  ByteReader in(bytes);
+  if (in.Get<uint32_t>() != kMagic || in.Get<uint16_t>() != kFormat) return std::nullopt;
+  in.GetRaw(2 + 5 * sizeof(uint32_t));
+  TrajectoryId id;
+  id.trajectory_id = in.Get<int64_t>();
+  id.group_id = in.Get<int64_t>();
+  id.member = in.Get<int32_t>();
+  id.attempt = in.Get<int32_t>();
+  id.task_id = in.Get<int64_t>();
+  if (!in.ok() || id.trajectory_id < 0 || id.group_id < 0 || id.member < 0) return std::nullopt;
+  return id;
 }
 
 }  // namespace forebay

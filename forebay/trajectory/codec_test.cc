@@ -81,6 +81,16 @@ TEST(Codec, NamesAWrongFormat) {
   EXPECT_THAT(Decode("hello world").status().message(), testing::HasSubstr("FBTR"));
 }
 
+TEST(Codec, PeeksAtTheIdOfADamagedEncoding) {
+  const TrajectoryId id{
+      .trajectory_id = 77, .group_id = 3, .member = 2, .attempt = 1, .task_id = -9};
+  std::string bytes = Encode(SimpleTrajectory(id, 1));
+  bytes.resize(70);
+  EXPECT_EQ(PeekId(bytes), id);
+  EXPECT_FALSE(PeekId(std::string_view(bytes).substr(0, 50)).has_value());
+  EXPECT_FALSE(PeekId("").has_value());
+}
+
 TEST(CodecDeathTest, EncodeRefusesOurOwnBugs) {
   Trajectory t = SimpleTrajectory({.trajectory_id = 1}, 1);
   t.loss_mask.pop_back();

@@ -7,7 +7,9 @@
 // On the CPU plugin, measured on 2 cores with a program of 24 products of 1024 x 1024 (121 ms)
 // beside one of two products of 256 x 256 (0.3 ms):
 // - Execute returns at once (0.03 ms), also while its arguments are still being computed: a chain
-//   of programs can be queued ahead. FromHost copies before it returns; only ToHost and Await wait.
+//   of programs can be queued ahead. With 32 in flight it waits for the oldest, which bounds
+//   memory. FromHost copies before it returns; else only ToHost, Await and the last owner's
+//   destructor wait.
 // - Each client has its own pool of threads. Programs of one client share it, so a short program
 //   queues behind the parts of a long one: 0.3 ms becomes 3.4 ms. With a client each, both progress
 //   (0.5 ms; the long one 118 -> 134 ms). Hence one client for the learner and one for the engine.

@@ -55,6 +55,8 @@ class EngineDevice {
   // start + chunk within the context.
   Status Prefill(int64_t slot, int64_t start, int64_t chunk, std::span<const int32_t> tokens);
   Status CopySlot(int64_t from, int64_t to);
+  // Zeros the entries of a slot: what is not finite would spread to whoever takes it next.
+  Status ClearSlot(int64_t slot) { return CopySlot(-1, slot); }
 
   const DeviceWeights& weights() const { return *weights_; }
   void SetWeights(std::shared_ptr<DeviceWeights> weights) { weights_ = std::move(weights); }

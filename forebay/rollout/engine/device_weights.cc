@@ -16,6 +16,17 @@
 #include "forebay/xla/client.h"
 
 namespace forebay::rollout {
+namespace {
+
+// Whether no element of an f32 tensor is infinite or NaN. Written so that it vectorises.
+bool Finite(const weights::HostTensor& tensor) {
+  constexpr uint32_t kExponent = 0x7F800000;
+  uint32_t bad = 0;
+  for (const uint32_t bits : tensor.as<uint32_t>()) bad |= (bits & kExponent) == kExponent ? 1 : 0;
+  return bad == 0;
+}
+
+}  // namespace
 
 Result<std::shared_ptr<DeviceWeights>> UploadWeights(const models::Model& model,
                                                      xla::Client& client,
@@ -35,6 +46,11 @@ Result<std::shared_ptr<DeviceWeights>> UploadWeights(const models::Model& model,
       return InvalidArgument(fmt::format("the weights of policy version {} lack {} {}",
                                          snapshot.policy_version, spec.name,
                                          spec.shape.ToString()));
+    }
+    if (!Finite(it->second)) {
+      return InvalidArgument(
+          fmt::format("the weights of policy version {} hold NaN or infinity in {}",
+                      snapshot.policy_version, spec.name));
     }
     FB_ASSIGN_OR_RETURN(xla::Buffer buffer, client.FromHost(it->second.bytes(), spec.shape));
     out->params.push_back(std::move(buffer));

@@ -126,9 +126,12 @@ Result<xla::Program> CopyProgram(const models::Model& model, const EngineShape& 
   const std::array<Value, 4> to_starts = {to, zero, zero, zero};
   xla::Dims row = CacheShape(model.config(), shape).dims;
   row[0] = 1;
+  const Value clear = xla::Compare(from, zero, xla::Comparison::kLt);
+  const Value nothing = xla::Constant(graph, 0, DType::kF32);
   for (std::vector<Value>* entries : {&cache.keys, &cache.values}) {
     for (Value& layer : *entries) {
-      layer = xla::DynamicUpdateSlice(layer, xla::DynamicSlice(layer, from_starts, row), to_starts);
+      const Value source = xla::DynamicSlice(layer, from_starts, row);
+      layer = xla::DynamicUpdateSlice(layer, xla::Select(clear, nothing, source), to_starts);
     }
   }
   return Finish(graph, cache, 0, {});

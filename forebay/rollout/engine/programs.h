@@ -33,7 +33,8 @@ Result<xla::Program> DecodeProgram(const models::Model& model, const EngineShape
 Result<xla::Program> PrefillProgram(const models::Model& model, const EngineShape& shape,
                                     int64_t chunk, int64_t bucket);
 
-// Copies all entries of slot `from` to slot `to` (s32 scalars). Takes no parameters of the model.
+// Copies all entries of slot `from` to slot `to` (s32 scalars); zeros if `from` is negative. Takes
+// no parameters of the model.
 Result<xla::Program> CopyProgram(const models::Model& model, const EngineShape& shape);
 
 }  // namespace forebay::rollout

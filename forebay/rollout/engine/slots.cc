@@ -123,6 +123,11 @@ void SlotTable::Release(int64_t index) {
   }
 }
 
+void SlotTable::Cleared(int64_t index) {
+  FB_CHECK(slot(index).phase == SlotPhase::kFree, "a busy slot needs its entries");
+  at(index) = Slot{};
+}
+
 void SlotTable::NewWeights() {
   for (Slot& slot : slots_) {
     if (slot.phase == SlotPhase::kFree) {

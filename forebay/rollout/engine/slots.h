@@ -66,6 +66,8 @@ class SlotTable {
   void Sampled(int64_t slot, int32_t token);
   // The request has ended; its entries stay until the slot is taken.
   void Release(int64_t slot);
+  // The entries of a free slot are gone.
+  void Cleared(int64_t slot);
   // New weights: nothing that was cached before serves another request. Running slots keep their
   // own entries.
   void NewWeights();
