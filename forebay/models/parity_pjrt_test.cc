@@ -1,0 +1,140 @@
+// The Llama family equals the reference implementation: logits, log-probabilities, loss and every gradient, packed or
+// apart, in both layouts, with and without recomputation.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "forebay/models/model.h"
+#include "forebay/models/program_testing.h"
+#include "forebay/weights/snapshot.h"
+#include "forebay/xla/ops.h"
+
+namespace forebay::models {
+namespace {
+
+using xla::Value;
+
+struct Case {
+  std::string name;
+  ForwardOptions options;
+  int64_t rows, length;
+  std::vector<int64_t> row_of, start_of;  // of the three sequences
+};
+
+void PrintTo(const Case& c, std::ostream* os) { *os << c.name; }
+
+class ParityTest : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    golden_ = LoadGolden(FOREBAY_SOURCE_DIR);
+    for (int i = 0; i < 3; ++i) {
+      const auto ids = golden_.reference.at("seq" + std::to_string(i) + ".input_ids").as<int32_t>();
+      sequences_.emplace_back(ids.begin(), ids.end());
+    }
+  }
+  void TearDown() override { EXPECT_EQ(TestClient().live_buffers(), 0); }
+
+  PackedRows Rows() const {
+    const Case& c = GetParam();
+    PackedRows rows(c.rows, c.length);
+    for (size_t i = 0; i < 3; ++i) {
+      rows.Place(c.row_of[i], c.start_of[i], static_cast<int32_t>(i) + 1, sequences_[i]);
+    }
+    return rows;
+  }
+  // Where token t of sequence i lies among all rows' tokens.
+  size_t At(size_t i, size_t t) const {
+    const Case& c = GetParam();
+    return static_cast<size_t>(c.row_of[i] * c.length + c.start_of[i]) + t;
+  }
+  std::span<const float> Reference(const std::string& name) const {
+    return golden_.reference.at(name).as<float>();
+  }
+
+  Golden golden_;
+  std::vector<std::vector<int32_t>> sequences_;
+};
+
+TEST_P(ParityTest, LogitsEqualTheReference) {
+  const ForwardOptions& options = GetParam().options;
+  TestProgram program("logits");
+  const ParamValues params =
+      program.Inputs(golden_.model->FromCheckpoint(golden_.checkpoint, options.layout).value());
+  const Value hidden = golden_.model->Hidden(params, Rows().Inputs(&program), options);
+  const std::vector<float> logits = program.Run({xla::Linear(hidden, golden_.model->Head(params))})[0];
+  const auto vocab = static_cast<size_t>(golden_.model->config().vocab_size);
+  for (size_t i = 0; i < 3; ++i) {
+    const std::span<const float> ours(logits.data() + At(i, 0) * vocab, sequences_[i].size() * vocab);
+    EXPECT_LT(MaxDifference(ours, Reference("seq" + std::to_string(i) + ".logits")), 2e-4) << i;
+  }
+}
+
+// The loss of the reference: -sum of w_t * logprob_t / 107, w alternating 1 and -0.5.
+TEST_P(ParityTest, LogprobsLossAndGradientsEqualTheReference) {
+  const Case& c = GetParam();
+  TestProgram program("gradients");
+  const weights::TensorMap tensors =
+      golden_.model->FromCheckpoint(golden_.checkpoint, c.options.layout).value();
+  const ParamValues params = program.Inputs(tensors);
+  std::vector<int32_t> targets(static_cast<size_t>(c.rows * c.length), -1);
+  std::vector<float> weights(targets.size(), 0);
+  for (size_t i = 0; i < 3; ++i) {
+    for (size_t t = 0; t + 1 < sequences_[i].size(); ++t) {
+      targets[At(i, t)] = sequences_[i][t + 1];
+      weights[At(i, t)] = t % 2 == 0 ? 1.0F : -0.5F;
+    }
+  }
+  const int64_t count = c.rows * c.length;
+  const Value hidden = golden_.model->Hidden(params, Rows().Inputs(&program), c.options);
+  const Value logprobs = ChunkedLogprobs(
+      xla::Reshape(hidden, {count, golden_.model->config().width}), golden_.model->Head(params),
+      program.Input(S32({count}, targets)), 1.0, 48);
+  const Value loss =
+      xla::ReduceSum(logprobs * program.Input(F32({count}, weights)), {0}) * (-1.0 / 107);
+  std::vector<Value> results = {loss, logprobs}, wrt;
+  for (const auto& [name, value] : params) wrt.push_back(value);
+  for (const Value& gradient : xla::Gradients(loss, wrt)) results.push_back(gradient);
+  const std::vector<std::vector<float>> values = program.Run(results);
+
+  EXPECT_NEAR(values[0][0], Reference("loss")[0], 1e-5);
+  for (size_t i = 0; i < 3; ++i) {
+    const std::span<const float> ours(values[1].data() + At(i, 0), sequences_[i].size() - 1);
+    EXPECT_LT(MaxDifference(ours, Reference("seq" + std::to_string(i) + ".logprobs")), 1e-4) << i;
+  }
+  weights::TensorMap gradients;
+  size_t next = 2;
+  for (const auto& [name, tensor] : tensors) gradients[name] = F32(tensor.shape().dims, values[next++]);
+  gradients = golden_.model->ToCheckpoint(gradients, c.options.layout).value();
+  EXPECT_EQ(gradients.size(), golden_.checkpoint.size());
+  for (const auto& [name, gradient] : gradients) {
+    const std::span<const float> expected = Reference("grad." + name);
+    EXPECT_LT(MaxDifference(gradient.as<float>(), expected), 1e-4 * MaxMagnitude(expected)) << name;
+  }
+}
+
+constexpr ForwardOptions kPlain{.layout = LayerLayout::kPerLayer, .remat = false};
+constexpr ForwardOptions kRemat{.layout = LayerLayout::kPerLayer, .remat = true};
+constexpr ForwardOptions kScan{.layout = LayerLayout::kStacked, .remat = true};
+
+// Lengths 37, 23 and 50. A row of 257 needs blocks of unequal size in attention.
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, ParityTest,
+    testing::Values(Case{"Apart", kPlain, 3, 50, {0, 1, 2}, {0, 0, 0}},
+                    Case{"ApartStacked", kScan, 3, 50, {0, 1, 2}, {0, 0, 0}},
+                    Case{"PackedTight", kPlain, 1, 110, {0, 0, 0}, {0, 37, 60}},
+                    Case{"PackedTightRemat", kRemat, 1, 110, {0, 0, 0}, {0, 37, 60}},
+                    Case{"PackedWithGaps", kPlain, 1, 128, {0, 0, 0}, {5, 43, 70}},
+                    Case{"PackedLongRow", kPlain, 1, 257, {0, 0, 0}, {200, 3, 100}},
+                    Case{"PackedLongRowStacked", kScan, 1, 257, {0, 0, 0}, {200, 3, 100}},
+                    Case{"TwoRows", kPlain, 2, 80, {0, 0, 1}, {0, 40, 11}},
+                    Case{"TwoRowsStacked", kScan, 2, 80, {0, 0, 1}, {0, 40, 11}}),
+    [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace forebay::models
