@@ -51,8 +51,8 @@ Status ApplyAliases(std::span<const Alias> aliases, Program& program) {
           program.results[r].ToString()));
     }
     if (program.donated_to[p] >= 0 || taken[r]) {
-      return InvalidArgument(fmt::format("graph {}: parameter {} or result {} is in two aliases",
-                                         program.name, p, r));
+      return InvalidArgument(
+          fmt::format("graph {}: parameter {} or result {} is in two aliases", program.name, p, r));
     }
     program.donated_to[p] = alias.output;
     taken[r] = true;
@@ -99,9 +99,10 @@ Node* Graph::Impl::NewNode(std::shared_ptr<const Primitive> primitive, Values op
 
 Value Graph::Parameter(const Shape& shape, std::string_view name) {
   if (impl_->stack.size() > 1) {
-    return Fail(fmt::format("Parameter \"{}\": made inside the body of a control-flow op; make it "
-                            "before",
-                            name));
+    return Fail(
+        fmt::format("Parameter \"{}\": made inside the body of a control-flow op; make it "
+                    "before",
+                    name));
   }
   for (const int64_t d : shape.dims) {
     if (d < 0) {
@@ -127,9 +128,9 @@ Result<Program> Graph::Finish(std::span<const Value> results, std::span<const Al
   program.name = impl_->name;
   for (size_t i = 0; i < results.size(); ++i) {
     if (results[i].empty() || results[i].graph() != this) {
-      return InvalidArgument(fmt::format("graph {}: result {} is {}", impl_->name, i,
-                                         results[i].empty() ? "an empty Value"
-                                                            : "a Value of another graph"));
+      return InvalidArgument(
+          fmt::format("graph {}: result {} is {}", impl_->name, i,
+                      results[i].empty() ? "an empty Value" : "a Value of another graph"));
     }
     if (results[i].node()->region != &impl_->root) {
       return InvalidArgument(fmt::format(

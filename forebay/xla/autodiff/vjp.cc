@@ -58,8 +58,8 @@ class Differentiator {
     Values cotangents;
   };
 
-  // Every node between wrt and outputs, by id: operands before users. An explicit stack, because a graph
-  // may be tens of thousands of nodes deep.
+  // Every node between wrt and outputs, by id: operands before users. An explicit stack, because a
+  // graph may be tens of thousands of nodes deep.
   void Collect(std::span<const Value> outputs) {
     std::vector<Node*> pending;
     const auto visit = [&](const Value& v) {
@@ -84,14 +84,13 @@ class Differentiator {
     const auto it = states_.find(v.node());
     if (it == states_.end()) return false;
     const State& state = it->second;
-    return state.through ||
-           (!state.wrt.empty() && state.wrt[static_cast<size_t>(v.output())]);
+    return state.through || (!state.wrt.empty() && state.wrt[static_cast<size_t>(v.output())]);
   }
 
   void Accumulate(const Value& v, const Value& cotangent) {
-    FB_CHECK(IsPoison(cotangent) || cotangent.shape() == v.shape(),
-             fmt::format("a VJP made {} for {}", cotangent.shape().ToString(),
-                         v.shape().ToString()));
+    FB_CHECK(
+        IsPoison(cotangent) || cotangent.shape() == v.shape(),
+        fmt::format("a VJP made {} for {}", cotangent.shape().ToString(), v.shape().ToString()));
     Values& cts = states_[v.node()].cotangents;
     cts.resize(v.node()->outputs.size());
     Value& ct = cts[static_cast<size_t>(v.output())];
@@ -159,8 +158,8 @@ Values Vjp(std::span<const Value> outputs, std::span<const Value> cotangents,
   }
   for (size_t i = 0; i < wrt.size(); ++i) {
     if (!IsFloat(wrt[i].dtype())) {
-      return fail(fmt::format("wrt {} is {}; only floats have gradients", i,
-                              wrt[i].shape().ToString()));
+      return fail(
+          fmt::format("wrt {} is {}; only floats have gradients", i, wrt[i].shape().ToString()));
     }
   }
   Values result = VjpOrEmpty(in.graph(), outputs, cotangents, wrt);

@@ -1,4 +1,5 @@
-// Reverse-mode differentiation, as primitives' VJPs use it on copies of their bodies. Private to xla/.
+// Reverse-mode differentiation, as primitives' VJPs use it on copies of their bodies. Private to
+// xla/.
 #pragma once
 
 #include <span>

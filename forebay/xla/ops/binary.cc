@@ -57,9 +57,8 @@ Values PowVjp(const Call& c) {
 }
 
 constexpr ElementwiseKind kAdd{"Add", "add", [](const Call& c) { return Values{Ct(c), Ct(c)}; }};
-constexpr ElementwiseKind kSub{"Sub", "subtract", [](const Call& c) {
-                                 return Values{Ct(c), c.needs[1] ? -Ct(c) : Value()};
-                               }};
+constexpr ElementwiseKind kSub{
+    "Sub", "subtract", [](const Call& c) { return Values{Ct(c), c.needs[1] ? -Ct(c) : Value()}; }};
 constexpr ElementwiseKind kMul{"Mul", "multiply", MulVjp};
 constexpr ElementwiseKind kDiv{"Div", "divide", DivVjp};
 constexpr ElementwiseKind kMax{"Max", "maximum",
@@ -104,8 +103,7 @@ class ClampPrimitive final : public Primitive {
     const Value x = call.operands[0];
     const Value low = Full(call.graph, low_, x.shape());
     const Value high = Full(call.graph, high_, x.shape());
-    const Value inside =
-        And(Compare(x, low, Comparison::kGe), Compare(x, high, Comparison::kLe));
+    const Value inside = And(Compare(x, low, Comparison::kGe), Compare(x, high, Comparison::kLe));
     return {Select(inside, call.cotangents[0], ZerosLike(x))};
   }
 

@@ -73,9 +73,10 @@ Value BroadcastInDim(Value x, Dims dims, Dims operand_to_result_axes) {
     }
   }
   if (!fits) {
-    return in.Fail(fmt::format("{} to dims {} with axes {}: each operand axis needs an ascending "
-                               "result axis of its size (or size 1)",
-                               x.shape().ToString(), DimsText(dims), DimsText(axes)));
+    return in.Fail(
+        fmt::format("{} to dims {} with axes {}: each operand axis needs an ascending "
+                    "result axis of its size (or size 1)",
+                    x.shape().ToString(), DimsText(dims), DimsText(axes)));
   }
   if (dims == x.dims()) return x;  // ascending axes of full rank are the identity
   // A scalar that was broadcast before is broadcast directly.

@@ -53,8 +53,8 @@ class ArrayConstantPrimitive final : public Primitive {
       hex += kDigits[byte & 15];
     }
     const std::string literal = bytes_.empty() ? "" : fmt::format("\"0x{}\"", hex);
-    out.Result(node, fmt::format("stablehlo.constant dense<{}> : {}", literal,
-                                 TypeText(node.outputs[0])));
+    out.Result(
+        node, fmt::format("stablehlo.constant dense<{}> : {}", literal, TypeText(node.outputs[0])));
   }
 
  private:
@@ -68,8 +68,7 @@ class IotaPrimitive final : public Primitive {
   bool passes_gradient() const override { return false; }
   bool is_cheap_constant() const override { return true; }
   void Emit(const Node& node, Emitter& out) const override {
-    out.Result(node,
-               fmt::format("stablehlo.iota dim = {} : {}", axis_, TypeText(node.outputs[0])));
+    out.Result(node, fmt::format("stablehlo.iota dim = {} : {}", axis_, TypeText(node.outputs[0])));
   }
 
  private:
@@ -99,8 +98,8 @@ std::optional<double> ScalarConstantValue(const Value& x) {
 Value Constant(Graph& graph, double value, DType dtype) {
   if (!IsFloat(dtype) && dtype != DType::kPred &&
       (!std::isfinite(value) || value != std::floor(value))) {
-    return graph.Fail(fmt::format("Constant: {} is not a value of {}", value,
-                                  Shape{dtype, {}}.ToString()));
+    return graph.Fail(
+        fmt::format("Constant: {} is not a value of {}", value, Shape{dtype, {}}.ToString()));
   }
   return AddOne(graph, std::make_shared<ScalarConstantPrimitive>(value), {}, {dtype, {}});
 }

@@ -88,8 +88,8 @@ class RematPrimitive final : public InlinedPrimitive {
  public:
   using InlinedPrimitive::InlinedPrimitive;
   std::string_view name() const override { return "Remat"; }
-  // The barrier keeps XLA from merging the copy with the original, and, as it also takes the cotangents,
-  // from starting it before the backward pass has come here.
+  // The barrier keeps XLA from merging the copy with the original, and, as it also takes the
+  // cotangents, from starting it before the backward pass has come here.
   Values Vjp(const VjpCall& call) const override {
     Values kept = call.operands;
     for (const Value& ct : call.cotangents) {

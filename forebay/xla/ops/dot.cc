@@ -44,8 +44,8 @@ struct Side {
   Dims free_in_result;
 };
 
-// d(product)/d(self): the cotangent contracted with the other side over the other's free axes. Of the two
-// operand orders the one whose result needs no transpose is taken.
+// d(product)/d(self): the cotangent contracted with the other side over the other's free axes. Of
+// the two operand orders the one whose result needs no transpose is taken.
 Value SideGradient(const Value& ct, const Side& self, const Side& other) {
   const auto batches = static_cast<int64_t>(self.batch.size());
   const Value c = Convert(ct, other.value.dtype());  // a bf16 product has bf16 products in its VJP
@@ -96,22 +96,28 @@ class DotPrimitive final : public Primitive {
       batching = fmt::format("batching_dims = {} x {}, ", DimsText(dims_.lhs_batch),
                              DimsText(dims_.rhs_batch));
     }
-    out.Result(node, fmt::format("stablehlo.dot_general {}, {}contracting_dims = {} x {}, precision "
-                                 "= [DEFAULT, DEFAULT] : ({}) -> {}",
-                                 out.OperandNames(node), batching, DimsText(dims_.lhs_contract),
-                                 DimsText(dims_.rhs_contract),
-                                 TypesText(Emitter::OperandShapes(node)),
-                                 TypeText(node.outputs[0])));
+    out.Result(node,
+               fmt::format("stablehlo.dot_general {}, {}contracting_dims = {} x {}, precision "
+                           "= [DEFAULT, DEFAULT] : ({}) -> {}",
+                           out.OperandNames(node), batching, DimsText(dims_.lhs_contract),
+                           DimsText(dims_.rhs_contract), TypesText(Emitter::OperandShapes(node)),
+                           TypeText(node.outputs[0])));
   }
   Values Vjp(const VjpCall& call) const override {
     const Value l = call.operands[0];
     const Value r = call.operands[1];
     const auto batches = static_cast<int64_t>(dims_.lhs_batch.size());
     const int64_t rank = call.outputs[0].shape().rank();
-    Side lhs{l, dims_.lhs_batch, dims_.lhs_contract,
-             FreeAxes(l.shape().rank(), dims_.lhs_batch, dims_.lhs_contract), {}};
-    Side rhs{r, dims_.rhs_batch, dims_.rhs_contract,
-             FreeAxes(r.shape().rank(), dims_.rhs_batch, dims_.rhs_contract), {}};
+    Side lhs{l,
+             dims_.lhs_batch,
+             dims_.lhs_contract,
+             FreeAxes(l.shape().rank(), dims_.lhs_batch, dims_.lhs_contract),
+             {}};
+    Side rhs{r,
+             dims_.rhs_batch,
+             dims_.rhs_contract,
+             FreeAxes(r.shape().rank(), dims_.rhs_batch, dims_.rhs_contract),
+             {}};
     const int64_t middle = batches + static_cast<int64_t>(lhs.free.size());
     lhs.free_in_result = Range(batches, middle);
     rhs.free_in_result = Range(middle, rank);
@@ -141,7 +147,8 @@ bool NormalizeAll(Dims& axes, int64_t rank) {
 bool SizesAgree(const Value& lhs, const Dims& l, const Value& rhs, const Dims& r) {
   if (l.size() != r.size()) return false;
   for (size_t i = 0; i < l.size(); ++i) {
-    if (lhs.dims()[static_cast<size_t>(l[i])] != rhs.dims()[static_cast<size_t>(r[i])]) return false;
+    if (lhs.dims()[static_cast<size_t>(l[i])] != rhs.dims()[static_cast<size_t>(r[i])])
+      return false;
   }
   return true;
 }
@@ -158,14 +165,13 @@ Value DotGeneral(Value lhs, Value rhs, const DotDims& asked, std::optional<DType
   DotDims dims = asked;
   const int64_t lhs_rank = lhs.shape().rank();
   const int64_t rhs_rank = rhs.shape().rank();
-  const bool valid = NormalizeAll(dims.lhs_batch, lhs_rank) &&
-                     NormalizeAll(dims.lhs_contract, lhs_rank) &&
-                     NormalizeAll(dims.rhs_batch, rhs_rank) &&
-                     NormalizeAll(dims.rhs_contract, rhs_rank) &&
-                     ValidAxes(dims.lhs_batch, dims.lhs_contract, lhs_rank) &&
-                     ValidAxes(dims.rhs_batch, dims.rhs_contract, rhs_rank) &&
-                     SizesAgree(lhs, dims.lhs_batch, rhs, dims.rhs_batch) &&
-                     SizesAgree(lhs, dims.lhs_contract, rhs, dims.rhs_contract);
+  const bool valid =
+      NormalizeAll(dims.lhs_batch, lhs_rank) && NormalizeAll(dims.lhs_contract, lhs_rank) &&
+      NormalizeAll(dims.rhs_batch, rhs_rank) && NormalizeAll(dims.rhs_contract, rhs_rank) &&
+      ValidAxes(dims.lhs_batch, dims.lhs_contract, lhs_rank) &&
+      ValidAxes(dims.rhs_batch, dims.rhs_contract, rhs_rank) &&
+      SizesAgree(lhs, dims.lhs_batch, rhs, dims.rhs_batch) &&
+      SizesAgree(lhs, dims.lhs_contract, rhs, dims.rhs_contract);
   if (!valid) {
     return in.Fail(fmt::format(
         "shapes {} and {} with batch axes {} x {} and contracted axes {} x {}: the axes must be "
@@ -190,9 +196,10 @@ Value Linear(Value x, Value weight) {
   if (!in.ok()) return in.poison();
   if (x.dims().empty() || weight.shape().rank() != 2 || x.dims().back() != weight.dims()[1] ||
       x.dtype() != weight.dtype()) {
-    return in.Fail(fmt::format("x {} and weight {}: x must be [..., in] and weight [out, in] of "
-                               "one dtype",
-                               x.shape().ToString(), weight.shape().ToString()));
+    return in.Fail(
+        fmt::format("x {} and weight {}: x must be [..., in] and weight [out, in] of "
+                    "one dtype",
+                    x.shape().ToString(), weight.shape().ToString()));
   }
   return DotGeneral(x, weight, {.lhs_contract = {-1}, .rhs_contract = {1}}, x.dtype());
 }
@@ -205,9 +212,10 @@ Value MatMul(Value a, Value b) {
   valid = valid && a.dims().back() == b.dims()[static_cast<size_t>(rank - 2)] &&
           std::equal(a.dims().begin(), a.dims().end() - 2, b.dims().begin());
   if (!valid) {
-    return in.Fail(fmt::format("shapes {} and {}: they must be [..., m, k] and [..., k, n] with "
-                               "equal leading dims and dtype",
-                               a.shape().ToString(), b.shape().ToString()));
+    return in.Fail(
+        fmt::format("shapes {} and {}: they must be [..., m, k] and [..., k, n] with "
+                    "equal leading dims and dtype",
+                    a.shape().ToString(), b.shape().ToString()));
   }
   const Dims batch = Range(0, rank - 2);
   return DotGeneral(a, b,

@@ -26,10 +26,10 @@ class DynamicSlicePrimitive final : public Primitive {
  public:
   std::string_view name() const override { return "DynamicSlice"; }
   void Emit(const Node& node, Emitter& out) const override {
-    out.Result(node, fmt::format("stablehlo.dynamic_slice {}, sizes = {} : ({}) -> {}",
-                                 out.OperandNames(node), DimsText(node.outputs[0].dims),
-                                 TypesText(Emitter::OperandShapes(node)),
-                                 TypeText(node.outputs[0])));
+    out.Result(node,
+               fmt::format("stablehlo.dynamic_slice {}, sizes = {} : ({}) -> {}",
+                           out.OperandNames(node), DimsText(node.outputs[0].dims),
+                           TypesText(Emitter::OperandShapes(node)), TypeText(node.outputs[0])));
   }
   // Both clamp starts alike, so the update lands where the slice was read.
   Values Vjp(const VjpCall& call) const override {
@@ -43,9 +43,9 @@ class DynamicUpdateSlicePrimitive final : public Primitive {
  public:
   std::string_view name() const override { return "DynamicUpdateSlice"; }
   void Emit(const Node& node, Emitter& out) const override {
-    out.Result(node, fmt::format("stablehlo.dynamic_update_slice {} : ({}) -> {}",
-                                 out.OperandNames(node), TypesText(Emitter::OperandShapes(node)),
-                                 TypeText(node.outputs[0])));
+    out.Result(node,
+               fmt::format("stablehlo.dynamic_update_slice {} : ({}) -> {}", out.OperandNames(node),
+                           TypesText(Emitter::OperandShapes(node)), TypeText(node.outputs[0])));
   }
   Values Vjp(const VjpCall& call) const override {
     Values out(call.operands.size());
@@ -101,8 +101,8 @@ Value DynamicUpdateSlice(Value x, Value update, std::span<const Value> starts) {
   bool fits = update.dims().size() == x.dims().size() && update.dtype() == x.dtype();
   for (size_t i = 0; fits && i < x.dims().size(); ++i) fits = update.dims()[i] <= x.dims()[i];
   if (!fits) {
-    return in.Fail(fmt::format("update {} does not fit {}", update.shape().ToString(),
-                               x.shape().ToString()));
+    return in.Fail(
+        fmt::format("update {} does not fit {}", update.shape().ToString(), x.shape().ToString()));
   }
   if (update.dims() == x.dims()) return update;
   return AddOne(in.graph(), std::make_shared<DynamicUpdateSlicePrimitive>(), std::move(operands),

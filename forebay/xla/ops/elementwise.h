@@ -1,4 +1,5 @@
-// Elementwise: the primitive of every op that maps equal-shaped operands element by element. Private to xla/.
+// Elementwise: the primitive of every op that maps equal-shaped operands element by element.
+// Private to xla/.
 #pragma once
 
 #include <optional>
@@ -12,8 +13,8 @@
 namespace forebay::xla {
 
 struct ElementwiseKind {
-  std::string_view name;       // "Add"
-  std::string_view stablehlo;  // "add"
+  std::string_view name;               // "Add"
+  std::string_view stablehlo;          // "add"
   Values (*vjp)(const VjpCall& call);  // null: the gradient stops here
 };
 
@@ -33,7 +34,8 @@ class Elementwise final : public Primitive {
 std::optional<Dims> BroadcastDims(const Dims& a, const Dims& b);
 // Checks dtypes, broadcasts both sides to one shape. False (and recorded) on error.
 bool BroadcastPair(const Operands& in, Value& a, Value& b);
-// The number that every element of x is, when that is plain from the graph (a constant, broadcast or not).
+// The number that every element of x is, when that is plain from the graph (a constant, broadcast
+// or not).
 std::optional<double> SplatValue(const Value& x);
 
 }  // namespace forebay::xla

@@ -68,10 +68,10 @@ class ComparePrimitive final : public Primitive {
   bool passes_gradient() const override { return false; }
   void Emit(const Node& node, Emitter& out) const override {
     const Shape& shape = node.operands[0].shape();
-    out.Result(node, fmt::format("stablehlo.compare {}, {}, {} : ({}) -> {}", DirectionText(how_),
-                                 out.OperandNames(node), CompareTypeText(shape.dtype),
-                                 TypesText(Emitter::OperandShapes(node)),
-                                 TypeText(node.outputs[0])));
+    out.Result(node,
+               fmt::format("stablehlo.compare {}, {}, {} : ({}) -> {}", DirectionText(how_),
+                           out.OperandNames(node), CompareTypeText(shape.dtype),
+                           TypesText(Emitter::OperandShapes(node)), TypeText(node.outputs[0])));
   }
 
  private:

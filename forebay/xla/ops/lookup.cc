@@ -38,8 +38,8 @@ class TakePrimitive final : public Primitive {
     for (size_t i = 1; i < table.dims.size(); ++i) sizes += fmt::format(", {}", table.dims[i]);
     std::string offset;
     if (table.rank() > 1) {
-      offset = fmt::format("offset_dims = {}, ",
-                           RangeText(index_rank, index_rank + table.rank() - 1));
+      offset =
+          fmt::format("offset_dims = {}, ", RangeText(index_rank, index_rank + table.rank() - 1));
     }
     out.Result(node,
                fmt::format("\"stablehlo.gather\"({}) <{{dimension_numbers = #stablehlo.gather<{}"
@@ -55,9 +55,9 @@ class TakePrimitive final : public Primitive {
     const int64_t count = indices.shape().elements();
     Dims rows = table.dims();
     rows[0] = count;
-    return {ScatterAdd(ZerosLike(table), Reshape(indices, {count}),
-                       Reshape(call.cotangents[0], rows)),
-            Value()};
+    return {
+        ScatterAdd(ZerosLike(table), Reshape(indices, {count}), Reshape(call.cotangents[0], rows)),
+        Value()};
   }
 };
 
@@ -81,8 +81,8 @@ class TakeAlongLastPrimitive final : public Primitive {
                            out.OperandNames(node), last, batching, last, last, sizes,
                            TypesText(Emitter::OperandShapes(node)), TypeText(node.outputs[0])));
   }
-  // A select against an iota, not a scatter: it fuses into whatever reads it (the softmax minus one-hot of
-  // a cross entropy), and a scatter is a serial loop on the CPU.
+  // A select against an iota, not a scatter: it fuses into whatever reads it (the softmax minus
+  // one-hot of a cross entropy), and a scatter is a serial loop on the CPU.
   Values Vjp(const VjpCall& call) const override {
     const Value x = call.operands[0];
     const auto last = static_cast<int>(x.shape().rank() - 1);
@@ -151,10 +151,10 @@ Value Scatter(bool adds, Value x, Value indices, Value updates) {
     valid = updates.dims() == expected;
   }
   if (!valid) {
-    return in.Fail(fmt::format("x {}, indices {} and updates {}: they must be [n, ...dims], s32 "
-                               "[k] and [k, ...dims]",
-                               x.shape().ToString(), indices.shape().ToString(),
-                               updates.shape().ToString()));
+    return in.Fail(
+        fmt::format("x {}, indices {} and updates {}: they must be [n, ...dims], s32 "
+                    "[k] and [k, ...dims]",
+                    x.shape().ToString(), indices.shape().ToString(), updates.shape().ToString()));
   }
   return AddOne(in.graph(), std::make_shared<ScatterPrimitive>(adds), {x, indices, updates},
                 x.shape());
@@ -166,9 +166,10 @@ Value Take(Value table, Value indices) {
   const Operands in("Take", {table, indices});
   if (!in.ok()) return in.poison();
   if (table.dims().empty() || table.dims()[0] == 0 || indices.dtype() != DType::kS32) {
-    return in.Fail(fmt::format("table {} and indices {}: they must be [n, ...dims] with n > 0 and "
-                               "s32",
-                               table.shape().ToString(), indices.shape().ToString()));
+    return in.Fail(
+        fmt::format("table {} and indices {}: they must be [n, ...dims] with n > 0 and "
+                    "s32",
+                    table.shape().ToString(), indices.shape().ToString()));
   }
   Shape shape{table.dtype(), indices.dims()};
   shape.dims.insert(shape.dims.end(), table.dims().begin() + 1, table.dims().end());

@@ -19,9 +19,10 @@
 namespace forebay::xla {
 
 Values Primitive::Vjp(const VjpCall& call) const {
-  call.graph.Fail(fmt::format("{}: has no gradient, but one was asked for through it; use "
-                              "StopGradient if it should be zero",
-                              name()));
+  call.graph.Fail(
+      fmt::format("{}: has no gradient, but one was asked for through it; use "
+                  "StopGradient if it should be zero",
+                  name()));
   return Values(call.operands.size());
 }
 
@@ -68,9 +69,10 @@ Operands::Operands(std::string_view name, std::span<const Value> values) : name_
     }
     if (IsPoison(v)) return;
     if (!v.node()->region->open) {
-      Fail(fmt::format("operand {} ({}) belongs to a control-flow body that has ended; return it "
-                       "from the body",
-                       i, v.shape().ToString()));
+      Fail(
+          fmt::format("operand {} ({}) belongs to a control-flow body that has ended; return it "
+                      "from the body",
+                      i, v.shape().ToString()));
       return;
     }
   }

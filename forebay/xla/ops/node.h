@@ -1,9 +1,9 @@
 // The insides of a Graph: nodes, primitives, regions. Private to xla/.
 //
-// One Graph owns every Node, those of nested regions included. Regions under trace form a stack; an op
-// appends to the innermost. When a body has been traced, its region is closed: dead nodes go, values of the
-// outside that it uses become explicit operands ("captures"), and from then on it is immutable, so clones of
-// the node that runs it share it.
+// One Graph owns every Node, those of nested regions included. Regions under trace form a stack; an
+// op appends to the innermost. When a body has been traced, its region is closed: dead nodes go,
+// values of the outside that it uses become explicit operands ("captures"), and from then on it is
+// immutable, so clones of the node that runs it share it.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ struct Node {
   Region* region = nullptr;
 };
 
-// What a primitive's VJP gets. `cotangents` has one entry an output, empty where it is zero (at least one is
-// not). `needs` says for which operands a cotangent is wanted.
+// What a primitive's VJP gets. `cotangents` has one entry an output, empty where it is zero (at
+// least one is not). `needs` says for which operands a cotangent is wanted.
 struct VjpCall {
   Graph& graph;
   Node& node;
@@ -63,8 +63,8 @@ class Primitive {
   virtual void Emit(const Node& node, Emitter& out) const = 0;
   // False: float outputs do not depend differentiably on operands (Floor, StopGradient).
   virtual bool passes_gradient() const { return true; }
-  // A body that uses such a node makes it again rather than carry it in (constants, iotas; a broadcast
-  // too, when its operand is one).
+  // A body that uses such a node makes it again rather than carry it in (constants, iotas; a
+  // broadcast too, when its operand is one).
   virtual bool is_cheap_constant() const { return false; }
   // One cotangent an operand; empty is zero. Called only where passes_gradient().
   // The default records "NAME: has no gradient" on the graph.
@@ -96,8 +96,8 @@ Value AddOne(Graph& graph, std::shared_ptr<const Primitive> primitive, Values op
 bool IsPoison(const Value& value);
 Value Poison(Graph& graph);
 
-// The checks that open every op: operands exist, live in one graph and in a region under trace, none is
-// poisoned. `name` must outlive the object.
+// The checks that open every op: operands exist, live in one graph and in a region under trace,
+// none is poisoned. `name` must outlive the object.
 class Operands {
  public:
   Operands(std::string_view name, std::span<const Value> values);

@@ -127,8 +127,7 @@ class ReducePrimitive final : public Primitive {
       return {BroadcastInDim(call.cotangents[0], x.dims(), kept)};
     }
     // Elements equal to the extremum share its cotangent.
-    const Value hit =
-        Compare(x, BroadcastInDim(call.outputs[0], x.dims(), kept), Comparison::kEq);
+    const Value hit = Compare(x, BroadcastInDim(call.outputs[0], x.dims(), kept), Comparison::kEq);
     const Value count = ReduceSum(Convert(hit, x.dtype()), axes_);
     const Value share = BroadcastInDim(call.cotangents[0] / count, x.dims(), kept);
     return {Select(hit, share, ZerosLike(share))};

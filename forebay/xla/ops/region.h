@@ -20,16 +20,17 @@ struct TracedBody {
   std::vector<Shape> ResultShapes() const;
 };
 
-// Runs `body` on fresh parameters of these shapes and closes what it traced. `op` names the caller in
-// errors. With `poisoned`, parameters are poison (an operand of the op was): only the results are counted.
+// Runs `body` on fresh parameters of these shapes and closes what it traced. `op` names the caller
+// in errors. With `poisoned`, parameters are poison (an operand of the op was): only the results
+// are counted.
 TracedBody TraceBody(Graph& graph, std::string_view op, const BodyFn& body,
                      std::span<const Shape> params, bool poisoned = false);
 
 // Appends a copy of the region's nodes with parameters replaced by `args`; returns its results.
 Values InlineRegion(Graph& graph, const Region& region, std::span<const Value> args);
 
-// Gives `region` the parameters for `captures` of another region too (Cond: both branches take the same
-// operands). `own` are the captures it has now; the result lists all, those of `own` first.
+// Gives `region` the parameters for `captures` of another region too (Cond: both branches take the
+// same operands). `own` are the captures it has now; the result lists all, those of `own` first.
 Values MergeCaptures(Graph& graph, Region& region, const Values& own, const Values& others);
 
 // True where the parameter is read by the region.

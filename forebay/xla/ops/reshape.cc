@@ -104,8 +104,7 @@ Value Transpose(Value x, Dims permutation) {
   }
   for (int64_t& axis : permutation) axis = NormalizeAxis(axis, x.shape().rank());
   if (IsIdentity(permutation)) return x;
-  if (const auto* inner =
-          dynamic_cast<const TransposePrimitive*>(x.node()->primitive.get())) {
+  if (const auto* inner = dynamic_cast<const TransposePrimitive*>(x.node()->primitive.get())) {
     Dims composed;
     for (const int64_t axis : permutation) {
       composed.push_back(inner->permutation()[static_cast<size_t>(axis)]);
@@ -135,8 +134,8 @@ Value Squeeze(Value x, int axis) {
   if (!in.ok()) return in.poison();
   const int64_t a = NormalizeAxis(axis, x.shape().rank());
   if (a < 0 || x.dims()[static_cast<size_t>(a)] != 1) {
-    return in.Fail(fmt::format("axis {} of {} is not an axis of size 1", axis,
-                               x.shape().ToString()));
+    return in.Fail(
+        fmt::format("axis {} of {} is not an axis of size 1", axis, x.shape().ToString()));
   }
   Dims dims = x.dims();
   dims.erase(dims.begin() + a);

@@ -18,7 +18,8 @@
 namespace forebay::xla {
 namespace {
 
-// Slice and Pad along one axis are each other's gradient; `interior` is the gap that a stride leaves.
+// Slice and Pad along one axis are each other's gradient; `interior` is the gap that a stride
+// leaves.
 Value PadAxis(Value x, int64_t axis, int64_t low, int64_t high, int64_t interior, double value);
 Value SliceAxis(Value x, int64_t axis, int64_t start, int64_t limit, int64_t stride);
 
@@ -92,10 +93,10 @@ class ConcatenatePrimitive final : public Primitive {
   explicit ConcatenatePrimitive(int64_t axis) : axis_(axis) {}
   std::string_view name() const override { return "Concatenate"; }
   void Emit(const Node& node, Emitter& out) const override {
-    out.Result(node, fmt::format("stablehlo.concatenate {}, dim = {} : ({}) -> {}",
-                                 out.OperandNames(node), axis_,
-                                 TypesText(Emitter::OperandShapes(node)),
-                                 TypeText(node.outputs[0])));
+    out.Result(
+        node,
+        fmt::format("stablehlo.concatenate {}, dim = {} : ({}) -> {}", out.OperandNames(node),
+                    axis_, TypesText(Emitter::OperandShapes(node)), TypeText(node.outputs[0])));
   }
   Values Vjp(const VjpCall& call) const override {
     Values out(call.operands.size());
@@ -168,8 +169,8 @@ Value Pad(Value x, int axis, int64_t low, int64_t high, double value) {
   if (!in.ok()) return in.poison();
   const int64_t a = NormalizeAxis(axis, x.shape().rank());
   if (a < 0 || low < 0 || high < 0) {
-    return in.Fail(fmt::format("low {} and high {} of axis {} for {}", low, high, axis,
-                               x.shape().ToString()));
+    return in.Fail(
+        fmt::format("low {} and high {} of axis {} for {}", low, high, axis, x.shape().ToString()));
   }
   return PadAxis(x, a, low, high, 0, value);
 }
@@ -192,8 +193,8 @@ Value Concatenate(std::span<const Value> xs, int axis) {
     shape.dims[at] += size;
   }
   if (xs.size() == 1) return xs[0];
-  return AddOne(in.graph(), std::make_shared<ConcatenatePrimitive>(a),
-                Values(xs.begin(), xs.end()), std::move(shape));
+  return AddOne(in.graph(), std::make_shared<ConcatenatePrimitive>(a), Values(xs.begin(), xs.end()),
+                std::move(shape));
 }
 
 Value Reverse(Value x, int axis) {

@@ -44,15 +44,14 @@ std::pair<Value, Value> SortDescending(Value x) {
   const Operands in("SortDescending", {x});
   if (!in.ok()) return {in.poison(), in.poison()};
   if (x.dims().empty() || !(IsFloat(x.dtype()) || x.dtype() == DType::kS32)) {
-    const Value poison =
-        in.Fail(fmt::format("is not defined for {}; it takes float or s32 [..., n]",
-                            x.shape().ToString()));
+    const Value poison = in.Fail(
+        fmt::format("is not defined for {}; it takes float or s32 [..., n]", x.shape().ToString()));
     return {poison, poison};
   }
   const Shape positions{DType::kS32, x.dims()};
   const Value iota = Iota(in.graph(), positions, -1);
-  const Values sorted = AddNode(in.graph(), std::make_shared<SortPrimitive>(), {x, iota},
-                                {x.shape(), positions});
+  const Values sorted =
+      AddNode(in.graph(), std::make_shared<SortPrimitive>(), {x, iota}, {x.shape(), positions});
   return {sorted[0], sorted[1]};
 }
 

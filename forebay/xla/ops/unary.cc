@@ -31,11 +31,10 @@ constexpr ElementwiseKind kLog1p{"Log1p", "log_plus_one",
                                  [](const Call& c) { return Values{Ct(c) / (X(c) + 1.0)}; }};
 constexpr ElementwiseKind kSqrt{"Sqrt", "sqrt",
                                 [](const Call& c) { return Values{Ct(c) * 0.5 / Y(c)}; }};
-constexpr ElementwiseKind kRsqrt{"Rsqrt", "rsqrt", [](const Call& c) {
-                                   return Values{Ct(c) * -0.5 * (Y(c) * Y(c) * Y(c))};
-                                 }};
-constexpr ElementwiseKind kTanh{
-    "Tanh", "tanh", [](const Call& c) { return Values{Ct(c) * (1.0 - Y(c) * Y(c))}; }};
+constexpr ElementwiseKind kRsqrt{
+    "Rsqrt", "rsqrt", [](const Call& c) { return Values{Ct(c) * -0.5 * (Y(c) * Y(c) * Y(c))}; }};
+constexpr ElementwiseKind kTanh{"Tanh", "tanh",
+                                [](const Call& c) { return Values{Ct(c) * (1.0 - Y(c) * Y(c))}; }};
 constexpr ElementwiseKind kLogistic{
     "Logistic", "logistic", [](const Call& c) { return Values{Ct(c) * (Y(c) * (1.0 - Y(c)))}; }};
 constexpr ElementwiseKind kSin{"Sin", "sine",
@@ -112,8 +111,8 @@ class BarrierPrimitive final : public Primitive {
   void Emit(const Node& node, Emitter& out) const override {
     const int count = static_cast<int>(node.outputs.size());
     const std::vector<std::string> names =
-        out.DefineMany(fmt::format("stablehlo.optimization_barrier {} : {}",
-                                   out.OperandNames(node), TypesText(node.outputs)),
+        out.DefineMany(fmt::format("stablehlo.optimization_barrier {} : {}", out.OperandNames(node),
+                                   TypesText(node.outputs)),
                        count);
     for (int i = 0; i < count; ++i) out.SetName(node, i, names[static_cast<size_t>(i)]);
   }

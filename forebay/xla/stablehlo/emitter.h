@@ -1,7 +1,7 @@
 // Emitter: prints a Graph as StableHLO text. Private to xla/.
 //
-// Text that was printed before in the same scope with the same operands is not printed again (common
-// subexpressions), so constants and broadcasts that VJPs repeat cost nothing.
+// Text that was printed before in the same scope with the same operands is not printed again
+// (common subexpressions), so constants and broadcasts that VJPs repeat cost nothing.
 #pragma once
 
 #include <cstdint>
@@ -45,14 +45,14 @@ class Emitter {
   std::string ScalarConstant(double value, DType dtype);
   std::string FreshName();
 
-  // Prints the region's live nodes with its parameters named `arguments`; returns the names of the results.
-  // Results marked dead are named "".
+  // Prints the region's live nodes with its parameters named `arguments`; returns the names of the
+  // results. Results marked dead are named "".
   std::vector<std::string> Inline(const Region& region, std::span<const std::string> arguments,
                                   const std::vector<bool>& live_results);
   std::vector<std::string> Inline(const Region& region, std::span<const std::string> arguments);
 
-  // Nested text: everything printed between Begin and End is indented and returned. An isolated scope
-  // does not see names of outer scopes in its search for equal text.
+  // Nested text: everything printed between Begin and End is indented and returned. An isolated
+  // scope does not see names of outer scopes in its search for equal text.
   void BeginNested(bool isolated);
   std::string EndNested();
 
