@@ -33,6 +33,8 @@
 
 namespace forebay::xla {
 
+// A plugin logs to stderr only, so it is silenced, unless TF_CPP_MIN_LOG_LEVEL is set in the
+// environment.
 struct ClientOptions {
   std::string plugin_path;   // see FindPlugin
   int cpu_device_count = 0;  // > 0: that many virtual devices on the CPU plugin; 0 is one
@@ -41,9 +43,6 @@ struct ClientOptions {
   // Programs kept in memory; beyond it the least recently used one is dropped (its users keep it).
   // A run has tens, one a bucket: the limit is for a process that makes shapes without end.
   int cached_programs_max = 512;
-  // Must be empty (else kUnimplemented): a plugin can log to stderr only, so it is silenced
-  // instead, unless TF_CPP_MIN_LOG_LEVEL is set in the environment.
-  std::string log_path;
 };
 
 // The plugin file to use: `explicit_path` if given, else $FOREBAY_PJRT_PLUGIN, else the CPU plugin

@@ -66,12 +66,6 @@ Result<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
     return InvalidArgument(fmt::format("cached_programs_max is {}, it must be at least 1",
                                        options.cached_programs_max));
   }
-  if (!options.log_path.empty()) {
-    return Unimplemented(
-        "ClientOptions::log_path must be empty: a PJRT plugin logs to stderr only, and Forebay "
-        "silences "
-        "it (TF_CPP_MIN_LOG_LEVEL=0 in the environment shows it)");
-  }
   FB_ASSIGN_OR_RETURN(const std::string path, FindPlugin(options.plugin_path));
   FB_ASSIGN_OR_RETURN(const pjrt::Plugin* plugin, pjrt::LoadPlugin(path));
   FB_ASSIGN_OR_RETURN(const pjrt::DiskCache cache, pjrt::DiskCache::Open(options.cache_dir));

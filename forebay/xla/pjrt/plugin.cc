@@ -39,7 +39,7 @@ std::string InstalledPlugin() {
 
 Result<std::string> FindPlugin(const std::string& explicit_path) {
   constexpr const char* kHelp =
-      "run tools/setup to install the CPU plugin, or name the file of another PJRT plugin";
+      "run tools/setup.sh to install the CPU plugin, or name the file of another PJRT plugin";
   if (!explicit_path.empty()) {
     if (IsFile(explicit_path)) return explicit_path;
     return NotFound(fmt::format("no PJRT plugin at '{}': {}", explicit_path, kHelp));
