@@ -1,0 +1,162 @@
+// A llama in GGUF becomes the Hugging Face checkpoint that it was converted from.
+#include "forebay/weights/gguf_llama.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "forebay/base/file.h"
+#include "forebay/base/status.h"
+#include "forebay/weights/gguf.h"
+#include "forebay/weights/safetensors.h"
+#include "forebay/weights/snapshot.h"
+#include "forebay/weights/weights_testing.h"
+
+namespace forebay::weights {
+namespace {
+
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+const std::string kParity = std::string(FOREBAY_SOURCE_DIR) + "/tests/goldens/parity/llama/";
+
+class GgufLlamaTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto read = ReadSafetensors(kParity + "model.safetensors");
+    ASSERT_TRUE(read.ok()) << read.status().ToString();
+    checkpoint_ = *std::move(read);
+    builder_ = GgufBuilder::ParityLlama(checkpoint_);
+  }
+
+  // The status of the conversion of what is in builder_.
+  Status Convert() {
+    const std::string bytes = builder_.Build();
+    const auto file = GgufFile::Parse(BytesOf(bytes));
+    if (!file.ok()) return file.status();
+    FB_RETURN_IF_ERROR(LlamaConfigJson(*file).status());
+    return LlamaTensors(*file).status();
+  }
+
+  TensorMap checkpoint_;
+  GgufBuilder builder_;
+};
+
+TEST_F(GgufLlamaTest, TensorsAreThoseOfTheCheckpoint) {
+  const std::string bytes = builder_.Build();
+  const auto file = GgufFile::Parse(BytesOf(bytes));
+  ASSERT_TRUE(file.ok()) << file.status().ToString();
+  const auto tensors = LlamaTensors(*file);
+  ASSERT_TRUE(tensors.ok()) << tensors.status().ToString();
+  EXPECT_EQ(Digest(*tensors), Digest(checkpoint_));
+}
+
+TEST_F(GgufLlamaTest, ConfigIsThatOfTheCheckpoint) {
+  const std::string bytes = builder_.Build();
+  const auto file = GgufFile::Parse(BytesOf(bytes));
+  ASSERT_TRUE(file.ok());
+  const auto text = LlamaConfigJson(*file);
+  ASSERT_TRUE(text.ok()) << text.status().ToString();
+  const Json config = Json::parse(*text);
+  const Json expected = Json::parse(*ReadFile(kParity + "config.json"));
+  for (const auto& [key, value] : config.items()) EXPECT_EQ(value, expected[key]) << key;
+  for (const auto& [key, value] : expected.items()) {
+    const bool of_training = key == "pretraining_tp" || key == "transformers_version";
+    EXPECT_NE(config.contains(key), of_training) << key;
+  }
+  EXPECT_EQ(Json::parse(*LlamaGenerationConfigJson(*file)),
+            Json({{"bos_token_id", 1}, {"eos_token_id", 2}}));
+}
+
+TEST_F(GgufLlamaTest, AnOwnOutputHeadIsNotTied) {
+  builder_.FloatTensor("output.weight", {512, 64},
+                       checkpoint_.at("model.embed_tokens.weight").as<float>());
+  const std::string bytes = builder_.Build();
+  const auto file = GgufFile::Parse(BytesOf(bytes));
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(Json::parse(*LlamaConfigJson(*file))["tie_word_embeddings"], false);
+  const auto tensors = LlamaTensors(*file);
+  ASSERT_TRUE(tensors.ok());
+  EXPECT_EQ(tensors->at("lm_head.weight").shape().dims, (std::vector<int64_t>{512, 64}));
+}
+
+TEST_F(GgufLlamaTest, TensorsWithoutAPlaceAreRefusedByName) {
+  const std::vector<float> values(64);
+  for (const std::string_view name :
+       {"blk.3.attn_norm.weight", "blk.0.attn_norm.scale", "blk.0.ffn_gate_inp.weight",
+        "blk.x.attn_norm.weight", "blk.-1.attn_norm.weight", "blk.0", "blk.", "blk.0.weight",
+        "blk.99999999999999999999.attn_norm.weight", ""}) {
+    builder_ = GgufBuilder::ParityLlama(checkpoint_);
+    builder_.FloatTensor(name, {64}, values);
+    const Status status = Convert();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << name;
+    EXPECT_THAT(status.message(), HasSubstr(std::string(name)));
+  }
+}
+
+TEST_F(GgufLlamaTest, OneTensorUnderTwoNamesIsRefused) {
+  const std::vector<float> values(64);
+  builder_.FloatTensor("blk.00.attn_norm.weight", {64}, values);
+  EXPECT_EQ(Convert().code(), StatusCode::kDataLoss);
+}
+
+TEST_F(GgufLlamaTest, RowsThatAreNoHeadsAreRefused) {
+  GgufBuilder builder = builder_;
+  builder.FloatTensor("blk.1.attn_q.bias", {60}, std::vector<float>(60));
+  builder_ = builder;
+  const Status status = Convert();
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("blk.1.attn_q.bias"));
+}
+
+TEST_F(GgufLlamaTest, WhatTheArchitectureCannotDoIsRefusedByName) {
+  builder_.Uint("llama.expert_count", 8);
+  EXPECT_THAT(Convert().message(), HasSubstr("llama.expert_count"));
+  builder_ = GgufBuilder::ParityLlama(checkpoint_);
+  builder_.String("llama.rope.scaling.type", "yarn");
+  EXPECT_THAT(Convert().message(), HasSubstr("yarn"));
+  builder_ = GgufBuilder::ParityLlama(checkpoint_);
+  builder_.FloatTensor("rope_freqs.weight", {8}, std::vector<float>(8));
+  EXPECT_THAT(Convert().message(), HasSubstr("rope_freqs.weight"));
+  builder_ = GgufBuilder::ParityLlama(checkpoint_);
+  builder_.Uint("llama.rope.dimension_count", 8);
+  EXPECT_THAT(Convert().message(), HasSubstr("partial rotary"));
+  builder_ = GgufBuilder::ParityLlama(checkpoint_);
+  builder_.Uint("llama.expert_count", 0);
+  builder_.String("llama.rope.scaling.type", "none");
+  EXPECT_EQ(Convert(), OkStatus());
+}
+
+TEST(GgufLlamaMetadataTest, SizesThatCannotBeAreRefused) {
+  struct Bad {
+    std::string_view key;
+    uint32_t value;
+  };
+  for (const Bad bad :
+       {Bad{"llama.block_count", 0}, Bad{"llama.attention.head_count", 0},
+        Bad{"llama.attention.head_count", 0xffffffff}, Bad{"llama.attention.head_count", 5},
+        Bad{"llama.attention.key_length", 15}, Bad{"tokenizer.ggml.eos_token_id", 8}}) {
+    GgufBuilder builder;
+    for (const std::string_view key :
+         {"llama.block_count", "llama.context_length", "llama.embedding_length",
+          "llama.feed_forward_length", "llama.attention.head_count",
+          "llama.attention.head_count_kv", "tokenizer.ggml.eos_token_id"}) {
+      if (key != bad.key) builder.Uint(key, 2);
+    }
+    builder.Uint(bad.key, bad.value);
+    builder.FloatTensor("token_embd.weight", {8, 2}, std::vector<float>(16));
+    const std::string bytes = builder.Build();
+    const auto file = GgufFile::Parse(BytesOf(bytes));
+    ASSERT_TRUE(file.ok()) << file.status().ToString();
+    EXPECT_EQ(LlamaConfigJson(*file).status().code(), StatusCode::kDataLoss)
+        << bad.key << bad.value;
+  }
+}
+
+}  // namespace
+}  // namespace forebay::weights
