@@ -1,0 +1,179 @@
+#include "forebay/learner/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "forebay/base/check.h"
+#include "forebay/base/file.h"
+#include "forebay/base/status.h"
+#include "forebay/learner/manifest.h"
+#include "forebay/weights/safetensors.h"
+#include "forebay/weights/snapshot.h"
+
+namespace forebay::learner {
+namespace {
+
+namespace fs = std::filesystem;
+using weights::TensorMap;
+
+constexpr std::string_view kPrefix = "step_";
+constexpr size_t kManifestBytesMax = size_t{64} << 20;
+
+std::string StepName(int64_t step) { return fmt::format("{}{:06}", kPrefix, step); }
+
+// The step of "step_NNNNNN", or -1 for any other name.
+int64_t ParseStepName(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return -1;
+  name.remove_prefix(kPrefix.size());
+  if (name.size() < 6 || name.size() > 15) return -1;
+  int64_t step = 0;
+  for (const char c : name) {
+    if (c < '0' || c > '9') return -1;
+    step = step * 10 + (c - '0');
+  }
+  return step;
+}
+
+// Steps with a folder, newest first.
+std::vector<int64_t> StepsIn(const std::string& folder) {
+  std::vector<int64_t> steps;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const int64_t step = ParseStepName(it->path().filename().string());
+    if (step >= 0) steps.push_back(step);
+  }
+  std::ranges::sort(steps, std::ranges::greater{});
+  return steps;
+}
+
+void Remove(const std::string& path) {
+  std::error_code ignored;  // what stays behind is removed at the next checkpoint
+  fs::remove_all(path, ignored);
+}
+
+TensorMap JoinMoments(const TrainState& state) {
+  TensorMap moments;
+  for (const auto& [name, tensor] : state.m) moments.emplace("m." + name, tensor);
+  for (const auto& [name, tensor] : state.v) moments.emplace("v." + name, tensor);
+  return moments;
+}
+
+Status SplitMoments(TensorMap moments, TrainState* state) {
+  for (auto& [name, tensor] : moments) {
+    TensorMap* const to = name.starts_with("m.")   ? &state->m
+                          : name.starts_with("v.") ? &state->v
+                                                   : nullptr;
+    if (to == nullptr) return DataLoss(fmt::format("optimizer.safetensors holds \"{}\"", name));
+    to->emplace(name.substr(2), std::move(tensor));
+  }
+  return OkStatus();
+}
+
+Result<TensorMap> ReadTensors(const std::string& path, const std::string& digest) {
+  FB_ASSIGN_OR_RETURN(TensorMap tensors, weights::ReadSafetensors(path));
+  if (const std::string found = weights::Digest(tensors); found != digest) {
+    return DataLoss(
+        fmt::format("{} has digest {}, its manifest says {}: the file is corrupt or from another "
+                    "checkpoint",
+                    path, found, digest));
+  }
+  return tensors;
+}
+
+Status WriteFiles(const std::string& path, const CheckpointData& data) {
+  const TensorMap moments = JoinMoments(data.state.train);
+  const Manifest manifest{.data = data,
+                          .model_digest = weights::Digest(data.state.train.params),
+                          .optimizer_digest = weights::Digest(moments)};
+  FB_ASSIGN_OR_RETURN(const std::string text, FormatManifest(manifest));
+  FB_RETURN_IF_ERROR(
+      weights::WriteSafetensors(path + "/model.safetensors", data.state.train.params));
+  FB_RETURN_IF_ERROR(weights::WriteSafetensors(path + "/optimizer.safetensors", moments));
+  FB_RETURN_IF_ERROR(WriteFileAtomic(path + "/manifest.json", text));
+  return SyncFolder(path);
+}
+
+}  // namespace
+
+Status WriteCheckpoint(const std::string& folder, const CheckpointData& data, int64_t keep) {
+  FB_CHECK(keep >= 1, "a run keeps at least its newest checkpoint");
+  const std::string name = StepName(data.state.step);
+  const std::string path = folder + "/" + name;
+  const std::string aside = folder + "/.writing_" + name;
+  Remove(aside);
+  FB_RETURN_IF_ERROR(MakeFolders(aside));
+  if (Status written = WriteFiles(aside, data); !written.ok()) {
+    Remove(aside);  // give the space back
+    return written.WithContext(path);
+  }
+  Remove(path);  // of a run that went this far before; the next rename would refuse it
+  std::error_code error;
+  fs::rename(aside, path, error);
+  if (error) return ErrnoStatus("cannot rename a checkpoint to " + path, error.value());
+  FB_RETURN_IF_ERROR(SyncFolder(folder));
+  FB_RETURN_IF_ERROR(WriteFileAtomic(folder + "/latest", name + "\n"));
+
+  // Steps above this one are from a future that a fallback gave up: they go first, not the past.
+  auto steps = StepsIn(folder);
+  std::erase_if(steps, [&](int64_t step) { return step > data.state.step; });
+  for (const int64_t step : StepsIn(folder)) {
+    const auto kept = std::ranges::find(steps, step);
+    if (kept == steps.end() || kept - steps.begin() >= keep) Remove(folder + "/" + StepName(step));
+  }
+  return OkStatus();
+}
+
+Result<LoadedCheckpoint> ReadCheckpoint(const std::string& path) {
+  FB_ASSIGN_OR_RETURN(const std::string text, ReadFile(path + "/manifest.json", kManifestBytesMax));
+  auto manifest = ParseManifest(text);
+  if (!manifest.ok()) return manifest.status().WithContext(path);
+  LoadedCheckpoint loaded{.data = std::move(manifest->data), .path = path};
+  TrainState& train = loaded.data.state.train;
+  FB_ASSIGN_OR_RETURN(train.params,
+                      ReadTensors(path + "/model.safetensors", manifest->model_digest));
+  FB_ASSIGN_OR_RETURN(TensorMap moments,
+                      ReadTensors(path + "/optimizer.safetensors", manifest->optimizer_digest));
+  FB_RETURN_IF_ERROR(SplitMoments(std::move(moments), &train));
+  return loaded;
+}
+
+Result<LoadedCheckpoint> LoadLatestCheckpoint(const std::string& folder) {
+  std::vector<std::string> names;
+  std::vector<std::string> notes;
+  if (auto latest = ReadFile(folder + "/latest", 4096); latest.ok()) {
+    std::string name = latest->substr(0, latest->find('\n'));
+    if (ParseStepName(name) >= 0) {
+      names.push_back(std::move(name));
+    } else {
+      notes.push_back(fmt::format("{}/latest names no checkpoint", folder));
+    }
+  }
+  for (const int64_t step : StepsIn(folder)) {
+    std::string name = StepName(step);
+    if (names.empty() || names.front() != name) names.push_back(std::move(name));
+  }
+  if (names.empty()) return NotFound(fmt::format("{} holds no checkpoint", folder));
+  for (const std::string& name : names) {
+    auto loaded = ReadCheckpoint(folder + "/" + name);
+    if (loaded.ok()) {
+      loaded->notes = std::move(notes);
+      return loaded;
+    }
+    notes.push_back(
+        fmt::format("checkpoint {} is not usable ({})", name, loaded.status().message()));
+  }
+  std::string all;
+  for (const std::string& note : notes) all += "\n  " + note;
+  return DataLoss(fmt::format("{} holds no whole checkpoint:{}", folder, all));
+}
+
+}  // namespace forebay::learner

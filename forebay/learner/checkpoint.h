@@ -1,0 +1,63 @@
+// Checkpoints: what a run needs to go on after any crash, in one folder that is there whole or not
+// at all.
+//
+//   checkpoints/step_000123/model.safetensors      weights, Hugging Face names
+//   checkpoints/step_000123/optimizer.safetensors  moments: "m." and "v." before the same names
+//   checkpoints/step_000123/manifest.json          everything else, and the digests of both files'
+//   tensors checkpoints/latest                             the name of the newest folder
+//
+// The manifest's committed_batch says which batches are in the weights: after a crash the weights
+// have been trained on exactly those, so a lease becomes final by the rename that publishes the
+// folder.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "forebay/base/status.h"
+#include "forebay/learner/schedule.h"
+#include "forebay/learner/train_step.h"
+
+namespace forebay::learner {
+
+// Where a learner stands between two steps.
+struct LearnerState {
+  TrainState train;
+  int64_t step = 0;  // optimizer steps done, no-ops included
+  int64_t policy_version = 0;
+  int64_t committed_batch =
+      0;  // the sequence of the last batch whose effect is in the weights; 0: none
+};
+
+struct CheckpointData {
+  LearnerState state;
+  ScheduleOptions schedule;
+  int64_t seed = 0;
+  std::string config_hash;  // of the run's configuration, for the reader; "" if unknown
+  std::string app_state =
+      "{}";  // JSON of the application (counters of other rooms), returned as it was
+};
+
+// Writes folder/step_NNNNNN aside, syncs and renames it, points `latest` at it, then deletes all
+// but the newest `keep` (>= 1) folders. Blocks. Replaces a folder of the same step. Errors:
+// kResourceExhausted (disk full) and others of the file system; what was there before stays valid.
+Status WriteCheckpoint(const std::string& folder, const CheckpointData& data, int64_t keep);
+
+struct LoadedCheckpoint {
+  CheckpointData data;
+  std::string path;  // of the step_NNNNNN folder
+  std::vector<std::string>
+      notes;  // one sentence for each newer checkpoint that was not usable, and why
+};
+
+// Reads one step_NNNNNN folder and checks both digests. kNotFound, kDataLoss (which file, what was
+// wrong).
+Result<LoadedCheckpoint> ReadCheckpoint(const std::string& path);
+
+// The checkpoint that `latest` names, or, where that is corrupt or missing, the newest one that is
+// whole (with a note). kNotFound when the folder holds none; kDataLoss, listing each one's fault,
+// when none is whole.
+Result<LoadedCheckpoint> LoadLatestCheckpoint(const std::string& folder);
+
+}  // namespace forebay::learner

@@ -1,0 +1,82 @@
+#include "forebay/learner/manifest.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <exception>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "forebay/base/status.h"
+#include "forebay/learner/schedule.h"
+
+namespace forebay::learner {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kFormat = "forebay-checkpoint-1";
+
+}  // namespace
+
+Result<std::string> FormatManifest(const Manifest& manifest) {
+  const CheckpointData& data = manifest.data;
+  json app = json::parse(data.app_state, nullptr, /*allow_exceptions=*/false);
+  if (app.is_discarded()) return InvalidArgument("a checkpoint's app_state must be JSON");
+  const json j = {
+      {"format", kFormat},
+      {"step", data.state.step},
+      {"updates", data.state.train.updates},
+      {"policy_version", data.state.policy_version},
+      {"committed_batch", data.state.committed_batch},
+      {"digests", {{"model", manifest.model_digest}, {"optimizer", manifest.optimizer_digest}}},
+      {"schedule",
+       {{"kind", ScheduleKindName(data.schedule.kind)},
+        {"learning_rate", data.schedule.learning_rate},
+        {"warmup_steps", data.schedule.warmup_steps},
+        {"total_steps", data.schedule.total_steps},
+        {"next_learning_rate", LearningRate(data.schedule, data.state.step)}}},
+      {"rng", {{"seed", data.seed}}},
+      {"config_hash", data.config_hash},
+      {"app", std::move(app)},
+  };
+  return j.dump(2) + "\n";
+}
+
+Result<Manifest> ParseManifest(std::string_view text) {
+  Manifest manifest;
+  CheckpointData& data = manifest.data;
+  try {
+    const json j = json::parse(text);
+    if (j.at("format").get<std::string>() != kFormat) {
+      return DataLoss(fmt::format("manifest.json has format \"{}\", this program reads \"{}\"",
+                                  j.at("format").get<std::string>(), kFormat));
+    }
+    data.state.step = j.at("step").get<int64_t>();
+    data.state.train.updates = j.at("updates").get<int64_t>();
+    data.state.policy_version = j.at("policy_version").get<int64_t>();
+    data.state.committed_batch = j.at("committed_batch").get<int64_t>();
+    manifest.model_digest = j.at("digests").at("model").get<std::string>();
+    manifest.optimizer_digest = j.at("digests").at("optimizer").get<std::string>();
+    const json& schedule = j.at("schedule");
+    const auto kind = ParseScheduleKind(schedule.at("kind").get<std::string>());
+    if (!kind) return DataLoss("manifest.json names an unknown learning-rate schedule");
+    data.schedule = {.kind = *kind,
+                     .learning_rate = schedule.at("learning_rate").get<double>(),
+                     .warmup_steps = schedule.at("warmup_steps").get<int64_t>(),
+                     .total_steps = schedule.at("total_steps").get<int64_t>()};
+    data.seed = j.at("rng").at("seed").get<int64_t>();
+    data.config_hash = j.at("config_hash").get<std::string>();
+    data.app_state = j.at("app").dump();
+  } catch (const std::exception& e) {
+    return DataLoss(fmt::format("manifest.json is damaged: {}", e.what()));
+  }
+  if (data.state.step < 0 || data.state.train.updates < 0 || data.state.policy_version < 0 ||
+      data.state.committed_batch < 0) {
+    return DataLoss("manifest.json holds a negative counter");
+  }
+  return manifest;
+}
+
+}  // namespace forebay::learner

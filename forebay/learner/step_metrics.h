@@ -1,0 +1,55 @@
+// StepMetrics: what one optimizer step did and where its time went.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+namespace forebay::learner {
+
+struct StepMetrics {
+  int64_t step = 0;            // optimizer steps so far, this one included: one a batch
+  int64_t policy_version = 0;  // of the weights after this step
+  int64_t batch_sequence = 0;
+  bool replay = false;   // a batch that was leased before a crash
+  bool updated = false;  // false: a no-op (nothing to learn from) or a gradient that was not finite
+  bool non_finite = false;  // the update was skipped because of its gradient norm
+
+  // Of the trajectories.
+  int64_t trajectories = 0, groups = 0;
+  int64_t zero_advantage = 0;  // trajectories whose group has one reward
+  double reward_mean = 0, reward_std = 0;
+  int64_t staleness_min = 0, staleness_max = 0;  // in policy versions
+  double staleness_mean = 0;
+  std::map<int64_t, int64_t> staleness;  // age -> trajectories
+  std::map<int64_t, int64_t> lengths;    // tokens -> trajectories
+  int64_t tokens = 0, loss_tokens = 0;   // of all trajectories
+
+  // Of what the device was given (without what skip_zero_advantage leaves out).
+  int64_t packed_tokens = 0;  // real tokens
+  int64_t padded_tokens = 0;  // rows * length: real tokens and padding
+  int64_t micro_batches = 0;
+  double padding_waste() const {
+    return padded_tokens == 0
+               ? 0
+               : 1 - static_cast<double>(packed_tokens) / static_cast<double>(padded_tokens);
+  }
+
+  // Of the loss tokens that the device was given.
+  double loss = 0;
+  double ratio_mean = 0;  // exp(logp - rollout_logprob), untruncated
+  double clip_fraction = 0, capped_fraction = 0;
+  double kl = 0;               // k3 estimate, rollout policy to learner
+  double logprob_gap_max = 0;  // |logp - rollout_logprob|
+  double entropy = 0;
+  double grad_norm = 0;  // before clipping
+  double learning_rate = 0;
+
+  int64_t programs = 0;  // compiled so far: constant after start-up
+
+  // Seconds.
+  double lease_wait_s = 0, pack_s = 0, upload_s = 0, device_s = 0, publish_s = 0;
+  double wall_s = 0;  // from the end of the step before
+  double utilization() const { return wall_s > 0 ? device_s / wall_s : 0; }
+};
+
+}  // namespace forebay::learner
