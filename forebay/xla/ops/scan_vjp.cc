@@ -1,0 +1,202 @@
+// The gradient of Scan: a Scan the other way, whose body runs the forward body again from the carry
+// that its iteration began with, and differentiates it. Kept from the forward pass: those carries,
+// nothing else.
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "forebay/xla/autodiff/vjp.h"
+#include "forebay/xla/graph.h"
+#include "forebay/xla/ops.h"
+#include "forebay/xla/ops/node.h"
+#include "forebay/xla/ops/region.h"
+#include "forebay/xla/ops/scan.h"
+#include "forebay/xla/shape.h"
+
+namespace forebay::xla {
+namespace {
+
+// Which results of the region depend differentiably on parameters marked in `needs`.
+std::vector<bool> DependentResults(const Region& region, const std::vector<bool>& needs) {
+  std::unordered_set<const Node*> dependent;
+  for (size_t i = 0; i < needs.size(); ++i) {
+    if (needs[i]) dependent.insert(region.params[i]);
+  }
+  const auto depends = [&](const Value& v) {
+    return IsFloat(v.dtype()) && dependent.contains(v.node());
+  };
+  for (const Node* node : region.nodes) {
+    if (node->primitive->passes_gradient() && std::ranges::any_of(node->operands, depends)) {
+      dependent.insert(node);
+    }
+  }
+  std::vector<bool> results;
+  for (const Value& v : region.results) results.push_back(depends(v));
+  return results;
+}
+
+// The final carries and ys are one node's outputs; from now on so are the carries of each
+// iteration.
+Values SaveCarries(Graph& graph, Node& node, const Region& region, ScanLayout layout) {
+  const size_t first = region.results.size();
+  if (!layout.saves_carries) {
+    for (size_t i = 0; i < layout.num_carry; ++i) {
+      Shape shape = node.outputs[i];
+      shape.dims.insert(shape.dims.begin(), layout.length);
+      node.outputs.push_back(std::move(shape));
+    }
+    layout.saves_carries = true;
+    node.primitive = std::make_shared<ScanPrimitive>(&region, layout);
+  }
+  Values saved;
+  for (size_t i = 0; i < layout.num_carry; ++i) {
+    saved.emplace_back(&graph, &node, static_cast<int>(first + i));
+  }
+  return saved;
+}
+
+// Walks the arguments of the backward body in the order in which they were listed.
+class Reader {
+ public:
+  explicit Reader(std::span<const Value> values) : values_(values) {}
+  Value Next() { return values_[at_++]; }
+  Values Next(size_t count) {
+    Values taken;
+    for (size_t i = 0; i < count; ++i) taken.push_back(Next());
+    return taken;
+  }
+
+ private:
+  std::span<const Value> values_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+Values ScanPrimitive::Vjp(const VjpCall& call) const {
+  Graph& graph = call.graph;
+  const size_t num_carry = layout_.num_carry;
+  const size_t num_xs = layout_.num_xs;
+  const size_t num_captures = call.operands.size() - num_carry - num_xs;
+  // Copies: SaveCarries replaces the node's primitive, and with the last reference this object.
+  const Region& region = region_;
+  const ScanLayout layout = layout_;
+  const size_t ys = num_ys();
+
+  // A carry is differentiated when its start is or when the body makes it depend on something that
+  // is.
+  std::vector<bool> needs = call.needs;
+  for (bool changed = true; changed;) {
+    changed = false;
+    const std::vector<bool> results = DependentResults(region, needs);
+    for (size_t i = 0; i < num_carry; ++i) {
+      if (results[i] && !needs[i]) needs[i] = changed = true;
+    }
+  }
+  const std::vector<bool> dependent = DependentResults(region, needs);
+
+  // Backward carries: cotangents of active carries, then the sums for captures.
+  Values initial;
+  std::vector<size_t> active;
+  for (size_t i = 0; i < num_carry; ++i) {
+    if (!needs[i]) continue;
+    active.push_back(i);
+    const Value& ct = call.cotangents[i];
+    initial.push_back(ct.empty() ? ZerosLike(call.outputs[i]) : ct);
+  }
+  std::vector<size_t> captures;
+  for (size_t i = num_carry + num_xs; i < call.operands.size(); ++i) {
+    if (!needs[i]) continue;
+    captures.push_back(i);
+    initial.push_back(ZerosLike(call.operands[i]));
+  }
+  // Backward xs: saved carries, xs, cotangents of ys. Captures are parameters too, so that the copy
+  // of the body depends on nothing else.
+  Values xs = SaveCarries(graph, call.node, region, layout);
+  for (size_t i = 0; i < num_xs; ++i) xs.push_back(call.operands[num_carry + i]);
+  std::vector<size_t> active_ys;
+  for (size_t i = 0; i < ys; ++i) {
+    const Value& ct = call.cotangents[num_carry + i];
+    if (ct.empty() || !dependent[num_carry + i]) continue;
+    active_ys.push_back(i);
+    xs.push_back(ct);
+  }
+  Values operands = initial;
+  operands.insert(operands.end(), xs.begin(), xs.end());
+  operands.insert(operands.end(), call.operands.begin() + static_cast<int64_t>(num_carry + num_xs),
+                  call.operands.end());
+
+  std::vector<Shape> shapes;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    Shape shape = operands[i].shape();
+    const bool is_x = i >= initial.size() && i < initial.size() + xs.size();
+    if (is_x) shape.dims.erase(shape.dims.begin());
+    shapes.push_back(std::move(shape));
+  }
+  const auto body = [&](std::span<const Value> args) {
+    Reader reader(args);
+    const Values carry_cts = reader.Next(active.size());
+    const Values sums = reader.Next(captures.size());
+    Values inputs = reader.Next(num_carry + num_xs);
+    const Values y_cts = reader.Next(active_ys.size());
+    const Values captured = reader.Next(num_captures);
+    inputs.insert(inputs.end(), captured.begin(), captured.end());
+    const Values results = InlineRegion(graph, region, inputs);
+    Values outputs;
+    Values cotangents;
+    for (size_t k = 0; k < active.size(); ++k) {
+      outputs.push_back(results[active[k]]);
+      cotangents.push_back(carry_cts[k]);
+    }
+    for (size_t k = 0; k < active_ys.size(); ++k) {
+      outputs.push_back(results[num_carry + active_ys[k]]);
+      cotangents.push_back(y_cts[k]);
+    }
+    Values wrt;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (needs[i]) wrt.push_back(inputs[i]);
+    }
+    const Values found = VjpOrEmpty(graph, outputs, cotangents, wrt);
+    Values next(active.size());
+    Values sum_results;
+    Values x_results;
+    size_t at = 0;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!needs[i]) continue;
+      const Value ct = found[at++];
+      if (i < num_carry) {
+        next[at - 1] = ct.empty() ? ZerosLike(inputs[i]) : ct;
+      } else if (i < num_carry + num_xs) {
+        x_results.push_back(ct.empty() ? ZerosLike(inputs[i]) : ct);
+      } else {
+        const Value& sum = sums[sum_results.size()];
+        sum_results.push_back(ct.empty() ? sum : Add(sum, ct));
+      }
+    }
+    next.insert(next.end(), sum_results.begin(), sum_results.end());
+    next.insert(next.end(), x_results.begin(), x_results.end());
+    return next;
+  };
+  TracedBody traced = TraceBody(graph, "Scan", body, shapes);
+  Values out(call.operands.size());
+  if (traced.region == nullptr) return out;
+  operands.insert(operands.end(), traced.captures.begin(), traced.captures.end());
+  const Values backward = AddScan(graph, *traced.region,
+                                  {.num_carry = initial.size(),
+                                   .num_xs = xs.size(),
+                                   .length = layout.length,
+                                   .reverse = !layout.reverse},
+                                  std::move(operands));
+  size_t at = 0;
+  for (const size_t i : active) out[i] = backward[at++];
+  for (const size_t i : captures) out[i] = backward[at++];
+  for (size_t i = num_carry; i < num_carry + num_xs; ++i) {
+    if (needs[i]) out[i] = backward[at++];
+  }
+  return out;
+}
+
+}  // namespace forebay::xla
