@@ -121,5 +121,5 @@ def encode_step(step: Step, grading_us: int) -> Dict[str, Any]:
 
 
 def _text(text: str) -> str:
-    """Lone surrogates (bytes that were no text) cannot travel: they become U+FFFD."""
+    """Lone surrogates (bytes that were no text) cannot travel: they become "?"."""
     return text.encode("utf-8", "replace").decode("utf-8") if not text.isascii() else text

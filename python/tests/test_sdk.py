@@ -1,0 +1,261 @@
+"""Goal: what a user's class returns or raises becomes the right line, whatever it is, and nothing else reaches stdout."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+from typing import Any, Dict, List
+
+from forebay import Message, Step, _protocol, grading
+from forebay.environment import GraderError, take_grading_us
+
+PYTHON = str(pathlib.Path(__file__).resolve().parents[1])
+HEADER = "import os, sys, threading, time\nfrom forebay import *\n"
+
+
+class Served:
+    """A served environment at the other end of pipes."""
+
+    def __init__(self, body: str, episodes: int = 4, hello: bool = True, line_bytes_max: int = 4 << 20) -> None:
+        self._file = tempfile.NamedTemporaryFile("w", suffix=".py")
+        self._file.write(HEADER + textwrap.dedent(body) + "\nserve(Env)\n")
+        self._file.flush()
+        self.process = subprocess.Popen(
+            [sys.executable, self._file.name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": PYTHON, "FOREBAY_ENV": "1", "PYTHONDONTWRITEBYTECODE": "1"})
+        if hello:
+            self.say({"forebay_env": 1, "episodes": episodes, "line_bytes_max": line_bytes_max})
+            self.hello = self.hear()
+
+    def say(self, request: Dict[str, Any]) -> None:
+        self.process.stdin.write(json.dumps(request).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> Dict[str, Any]:
+        line = self.process.stdout.readline()
+        if not line:
+            raise AssertionError("it ended: " + self.process.stderr.read().decode())
+        return json.loads(line)
+
+    def reset(self, episode: int, id: int = 1, **more: Any) -> None:
+        self.say({"op": "reset", "id": id, "episode": episode, "task": 3, "split": "train", "seed": 2**64 - 1,
+                  "deadline_s": 5, **more})
+
+    def step(self, episode: int, id: int, action: str) -> None:
+        self.say({"op": "step", "id": id, "episode": episode, "action": action, "deadline_s": 5})
+
+    def end(self) -> "tuple[int, str, str]":
+        out, err = self.process.communicate(timeout=60)
+        self._file.close()
+        return self.process.returncode, out.decode(), err.decode()
+
+
+class ServeTest(unittest.TestCase):
+    def serve(self, body: str, **more: Any) -> Served:
+        served = Served(body, **more)
+        for stream in (served.process.stdin, served.process.stderr):
+            self.addCleanup(stream.close)
+        self.addCleanup(served.process.stdout.close)
+        self.addCleanup(served.process.wait)
+        self.addCleanup(served.process.kill)
+        return served
+
+    def test_an_episode(self) -> None:
+        s = self.serve("""
+            class Env(Environment):
+                def reset(self, task, split, seed):
+                    return [Message("system", "s"), Message("user", f"{task} {split} {seed}")]
+                def step(self, action):
+                    return Step("caf\\u00e9", reward=0.5, done=True, tool="t", reward_us=7)
+                def close(self): print("closed by the server")
+            """)
+        self.assertEqual(s.hello["forebay_env"], 1)
+        s.reset(1)
+        self.assertEqual(s.hear(), {"id": 1, "messages": [{"role": "system", "content": "s"},
+                                                          {"role": "user", "content": "3 train 18446744073709551615"}]})
+        s.step(1, 2, "go")
+        self.assertEqual(s.hear(), {"id": 2, "messages": [{"role": "user", "content": "caf\u00e9"}],
+                                    "rewards": {"reward": 0.5}, "done": True, "tool": "t", "reward_us": 7})
+        s.say({"op": "close", "episode": 1})
+        self.assertEqual(s.hear(), {"closed": 1})
+        code, out, err = s.end()
+        self.assertEqual((code, out), (0, ""))
+        self.assertIn("closed by the server", err)
+
+    def test_nothing_but_the_protocol_reaches_stdout(self) -> None:
+        s = self.serve("""
+            print("at import")
+            class Env(Environment):
+                def reset(self, task, split, seed):
+                    print("print"); os.write(1, b"write\\n"); os.system("echo child"); sys.stdout.write("x\\n")
+                    return sys.stdin.read() + "ok"
+            """)
+        s.reset(1)
+        self.assertEqual(s.hear()["messages"][0]["content"], "ok")
+        code, out, err = s.end()
+        self.assertEqual((code, json.loads(out)), (0, {"closed": 1}))  # the end of stdin closed the episode
+        for text in ("at import", "print", "write", "child"):
+            self.assertIn(text, err)
+
+    def test_what_a_user_gets_wrong_is_a_typed_error_of_its_episode(self) -> None:
+        s = self.serve("""
+            class Env(Environment):
+                def reset(self, task, split, seed): return "x"
+                def step(self, action): return eval(action)
+            """)
+        cases = (("1/0", "ZeroDivisionError"), ("'x'", "returns a Step"), ("Step(3)", "an observation is"),
+                 ("Step([Message('assistant', '')])", "role"), ("Step([1])", "Message"), ("Step(reward='a')", "number"),
+                 ("Step(reward=float('nan'))", "finite"), ("Step(reward={1: 2})", "name"), ("Step(tool=None)", "tool"),
+                 ("sys.exit(3)", "SystemExit"), ("Step([Message('user', '')] * 65)", "at most 64"))
+        for number, (action, text) in enumerate(cases, 1):
+            s.reset(number, id=1000 + number)
+            s.hear()
+            s.step(number, number, action)
+            reply = s.hear()
+            self.assertEqual((reply["id"], reply["error"]), (number, "environment"), action)
+            self.assertIn(text, reply["message"])
+            s.say({"op": "close", "episode": number})
+            self.assertEqual(s.hear(), {"closed": number})
+        self.assertEqual(s.end()[0], 0)
+
+    def test_B2_a_grader_error_is_no_reward(self) -> None:
+        s = self.serve("""
+            class Env(Environment):
+                def reset(self, task, split, seed): return "x"
+                def step(self, action):
+                    if action == "raise": raise GraderError("judge is down")
+                    with grading(): return Step(reward={}["no rubric"])
+            """)
+        for number, (action, text) in enumerate((("raise", "judge is down"), ("block", "no rubric")), 1):
+            s.reset(number)
+            s.hear()
+            s.step(number, 5, action)
+            reply = s.hear()
+            self.assertEqual(reply["error"], "grader")
+            self.assertNotIn("rewards", reply)
+            self.assertIn(text, reply["message"])
+
+    def test_episodes_run_side_by_side_and_each_in_order(self) -> None:
+        s = self.serve("""
+            both = threading.Barrier(2, timeout=60)
+            class Env(Environment):
+                def reset(self, task, split, seed):
+                    self.seen = []
+                    return "x"
+                def step(self, action):
+                    both.wait()  # needs the other episode in its step at the same time
+                    self.seen.append(action)
+                    return Step(",".join(self.seen))
+            """)
+        for episode in (1, 2):
+            s.reset(episode, id=episode)
+        for _ in range(2):
+            s.hear()
+        seen: Dict[int, List[str]] = {1: [], 2: []}
+        for turn in range(3):
+            for episode in (1, 2):
+                s.step(episode, 10 * episode + turn, str(turn))
+            for _ in range(2):
+                reply = s.hear()
+                seen[reply["id"] // 10].append(reply["messages"][0]["content"])
+        self.assertEqual(seen[1], ["0", "0,1", "0,1,2"])
+        self.assertEqual(seen[2], seen[1])
+
+    def test_a_closed_episode_does_not_answer_late(self) -> None:
+        s = self.serve("""
+            go = threading.Event()
+            class Env(Environment):
+                def reset(self, task, split, seed):
+                    if task == 9: go.set()
+                    return "x"
+                def step(self, action):
+                    go.wait(60)
+                    return Step("late")
+            """)
+        s.reset(1, id=1)
+        s.hear()
+        s.step(1, 2, "")
+        s.say({"op": "close", "episode": 1})
+        s.reset(2, id=3, task=9)
+        replies = [s.hear(), s.hear()]
+        self.assertCountEqual([reply.get("closed", reply.get("id")) for reply in replies], [1, 3])
+        self.assertFalse(any(reply.get("id") == 2 for reply in replies))
+
+    def test_the_end_of_stdin_ends_it_although_an_episode_hangs(self) -> None:
+        s = self.serve("""
+            import forebay.server
+            forebay.server._END_S_MAX = 0.05
+            class Env(Environment):
+                def reset(self, task, split, seed): return "x"
+                def step(self, action):
+                    while True: time.sleep(1000)
+            """)
+        s.reset(1)
+        s.hear()
+        s.step(1, 2, "")
+        self.assertEqual(s.end()[0], 0)
+
+    def test_an_answer_longer_than_a_line_is_an_error(self) -> None:
+        s = self.serve("""
+            class Env(Environment):
+                def reset(self, task, split, seed): return "x" * 5000
+            """, line_bytes_max=4096)
+        s.reset(1)
+        reply = s.hear()
+        self.assertEqual(reply["error"], "environment")
+        self.assertIn("line_bytes_max", reply["message"])
+
+    def test_stdin_that_is_no_protocol_ends_it_with_a_reason(self) -> None:
+        env = "class Env(Environment):\n    def reset(self, task, split, seed): return 'x'\n"
+        hello = {"forebay_env": 1, "episodes": 1}
+        cases = ((["hi"], "one JSON object"), ([{"forebay_env": 9}], "version 1"), ([hello, {"op": "dance"}], "op reset"),
+                 ([hello, {"op": "step", "id": 1, "episode": 4, "action": ""}], "was not reset"),
+                 ([hello] + [{"op": "reset", "id": i, "episode": i, "task": 0, "split": "train", "seed": 0}
+                             for i in (1, 2)], "more than 1 episodes"))
+        for requests, text in cases:
+            s = self.serve(env, hello=False)
+            for request in requests:
+                s.say(request)
+            code, _, err = s.end()
+            self.assertEqual(code, 2)
+            self.assertIn(text, err)
+            self.assertNotIn("Traceback", err)
+
+
+class LibraryTest(unittest.TestCase):
+    def test_importing_the_package_elsewhere_changes_nothing(self) -> None:
+        out = subprocess.run([sys.executable, "-c", "import forebay, sys; print('still stdout')"],
+                             capture_output=True, check=True, env={**os.environ, "PYTHONPATH": PYTHON})
+        self.assertEqual(out.stdout, b"still stdout\n")
+
+    def test_observations(self) -> None:
+        self.assertEqual(_protocol.encode_observation(None), [])
+        self.assertEqual(_protocol.encode_observation(""), [])
+        self.assertEqual(_protocol.encode_observation(Message("tool", "a")), [{"role": "tool", "content": "a"}])
+        self.assertEqual(_protocol.encode_observation("\ud800x")[0]["content"], "?x")
+
+    def test_rewards(self) -> None:
+        self.assertEqual(_protocol.encode_reward(True), {"reward": 1.0})
+        self.assertEqual(_protocol.encode_reward({"a": 1, "b": 0.5}), {"a": 1.0, "b": 0.5})
+        for wrong in (None, [], {"": 1}, {"a": "x"}, {str(i): 1 for i in range(65)}, float("inf"), {"a" * 129: 1}):
+            with self.assertRaises((TypeError, ValueError)):
+                _protocol.encode_reward(wrong)
+
+    def test_grading_is_timed(self) -> None:
+        take_grading_us()
+        with grading():
+            sum(range(10000))
+        with self.assertRaises(GraderError), grading():
+            raise OSError("x")
+        spent = take_grading_us()
+        self.assertGreater(spent, 0)
+        self.assertEqual(take_grading_us(), 0)
+        self.assertEqual(_protocol.encode_step(Step(), spent)["reward_us"], spent)
+
+
+if __name__ == "__main__":
+    unittest.main()
