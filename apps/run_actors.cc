@@ -64,7 +64,7 @@ class RunActors::Client final : public rollout::ActorClient {
   }
 
   Task<Status> Finish(Trajectory trajectory) override {
-    owner_.deps_.run->WriteTrajectory(trajectory);
+    const std::string line = control::TrajectoryLine(trajectory);
     const TrajectoryId id = trajectory.id;
     const Outcome outcome = trajectory.outcome;
     Completion<Status> done(*owner_.loop_);
@@ -73,6 +73,7 @@ class RunActors::Client final : public rollout::ActorClient {
     owner_.buffer_->Append(std::move(trajectory), deadline,
                            [done](Status status) { done.Set(std::move(status)); });
     Status status = co_await done.Wait();
+    if (status.ok()) owner_.deps_.run->WriteTrajectory(line);  // what stands there was acknowledged
     if (status.code() == StatusCode::kNotFound) {
       status = OkStatus();  // late: its group was closed meanwhile; counted by the ledger
     } else if (status.code() == StatusCode::kUnavailable) {

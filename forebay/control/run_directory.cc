@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kOwnFiles[] = {"config.toml", "metrics.jsonl", "trajectories.jsonl",
-                                     "evals.jsonl", "run.log",       "buffer",
+                                     "evals.jsonl", "report.json", "run.log",       "buffer",
                                      "checkpoints"};
 
 }  // namespace
@@ -69,10 +69,6 @@ void RunDirectory::Append(std::ofstream& file, std::string_view line) {
   file << line << '\n' << std::flush;
   if (!file && status_.ok())
     status_ = ResourceExhausted("a write in '" + path_ + "' failed (disk full?)");
-}
-
-void RunDirectory::WriteTrajectory(const Trajectory& trajectory) {
-  Append(trajectories_, TrajectoryLine(trajectory));
 }
 
 void RunDirectory::Log(std::string_view sentence) {

@@ -35,7 +35,7 @@ class RunDirectory {
 
   void WriteMetrics(std::string_view json_line) { Append(metrics_, json_line); }
   void WriteEval(std::string_view json_line) { Append(evals_, json_line); }
-  void WriteTrajectory(const Trajectory& trajectory);
+  void WriteTrajectory(std::string_view line) { Append(trajectories_, line); }  // a TrajectoryLine
   void Log(std::string_view sentence);
   Status status() const;
 

@@ -1,0 +1,38 @@
+// forebay export: a checkpoint as a Hugging Face folder.
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "apps/commands.h"
+#include "apps/model_setup.h"
+#include "forebay/base/status.h"
+#include "forebay/control/config.h"
+#include "forebay/learner/checkpoint.h"
+#include "forebay/weights/model_files.h"
+
+namespace forebay::apps {
+
+Status Export(const ExportCommand& command) {
+  Result<control::Config> config = control::LoadConfig(command.run + "/config.toml", {});
+  if (config.status().code() == StatusCode::kNotFound) {
+    return NotFound("'" + command.run + "' holds no run (it has no config.toml)");
+  }
+  FB_RETURN_IF_ERROR(config.status());
+  const std::string checkpoints = command.run + "/checkpoints";
+  FB_ASSIGN_OR_RETURN(learner::LoadedCheckpoint checkpoint,
+                      command.step < 0 ? learner::LoadLatestCheckpoint(checkpoints)
+                                       : learner::ReadCheckpoint(fmt::format(
+                                             "{}/step_{:06}", checkpoints, command.step)));
+  for (const std::string& note : checkpoint.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  // Configuration, tokenizer and template are those of the model that the run started from.
+  FB_ASSIGN_OR_RETURN(LoadedModel model, LoadModel(*config));
+  model.files.tensors = std::move(checkpoint.data.state.train.params);
+  FB_RETURN_IF_ERROR(weights::WriteModelFolder(command.output, model.files));
+  std::printf("wrote %s: the weights after step %lld\n", command.output.c_str(),
+              static_cast<long long>(checkpoint.data.state.step));
+  return OkStatus();
+}
+
+}  // namespace forebay::apps

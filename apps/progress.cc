@@ -1,0 +1,47 @@
+#include "apps/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+namespace forebay::apps {
+
+std::string FormatStep(const StepView& v) {
+  const auto eta = static_cast<int64_t>(v.eta_seconds + 0.5);
+  return fmt::format(
+      "step {}/{}  reward {:.3f}  learner {:.0f} % busy  buffer {}  staleness {:.1f}  {:.0f} tok/s "
+      "trained, {:.0f} sampled  ETA "
+      "{}:{:02}",
+      v.step, v.steps, v.reward, 100 * v.utilization, v.pending, v.staleness, v.tokens_per_s,
+      v.sampled_per_s, eta / 60, eta % 60);
+}
+
+Progress::Progress(bool quiet) : quiet_(quiet), terminal_(::isatty(STDOUT_FILENO) == 1) {}
+
+void Progress::Say(const std::string& sentence) {
+  if (quiet_) return;
+  End();
+  std::printf("%s\n", sentence.c_str());
+  std::fflush(stdout);
+}
+
+void Progress::Step(const StepView& view) {
+  if (quiet_) return;
+  if (terminal_) {
+    std::printf("\r%s\033[K", FormatStep(view).c_str());
+    open_ = true;
+  } else {
+    std::printf("%s\n", FormatStep(view).c_str());
+  }
+  std::fflush(stdout);
+}
+
+void Progress::End() {
+  if (open_) std::printf("\n");
+  open_ = false;
+}
+
+}  // namespace forebay::apps

@@ -1,0 +1,101 @@
+#include "apps/report.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "apps/run_actors.h"
+#include "forebay/buffer/buffer.h"
+
+namespace forebay::apps {
+namespace {
+
+std::string FormatEval(std::string_view when, const EvalResult& e) {
+  std::string out = fmt::format("  {:<10} {:.3f}  over {} episodes", when, e.reward, e.episodes);
+  for (const auto& [component, reward] : e.components)
+    out += fmt::format("  {} {:.3f}", component, reward);
+  if (e.failed > 0) out += fmt::format("  ({} failed)", e.failed);
+  return out + fmt::format("  in {:.0f} s\n", e.seconds);
+}
+
+nlohmann::json EvalJson(const std::optional<EvalResult>& e) {
+  if (!e) return nullptr;
+  return {{"reward", e->reward},
+          {"episodes", e->episodes},
+          {"failed", e->failed},
+          {"components", e->components}};
+}
+
+}  // namespace
+
+std::string FormatLedger(const buffer::Ledger& l) {
+  std::string out =
+      fmt::format("dispatched {} = trained {} + rejected {} + pending {} + in flight {}  ({})",
+                  l.dispatched, l.trained, l.rejected_total(), l.pending, l.in_flight,
+                  l.balanced() ? "balanced" : "NOT BALANCED");
+  for (int i = 0; i < buffer::kRejectReasons; ++i) {
+    if (l.rejected[static_cast<size_t>(i)] == 0) continue;
+    out += fmt::format("\n    rejected as {}: {}",
+                       buffer::RejectReasonName(static_cast<buffer::RejectReason>(i)),
+                       l.rejected[static_cast<size_t>(i)]);
+  }
+  if (l.late > 0) out += fmt::format("\n    late results dropped: {}", l.late);
+  return out;
+}
+
+std::string FormatReport(const RunReport& r) {
+  std::string out = fmt::format("\n{} of {} steps ({}), {} episodes trained on, {:.0f} s\n",
+                                r.steps, r.steps_target, r.mode, r.trained_episodes, r.seconds);
+  if (r.before || r.after) {
+    out += "reward on held-out tasks\n";
+    if (r.before) out += FormatEval("before", *r.before);
+    if (r.after) out += FormatEval("after", *r.after);
+  }
+  out += fmt::format(
+      "learner busy          {:.1f} % of the time\n"
+      "trained               {:.0f} tok/s; sampled {:.0f} tok/s\n"
+      "padding waste         {:.1f} %\n"
+      "compiled programs     {}; {} after warm-up\n"
+      "staleness             ",
+      100 * r.utilization(), r.seconds > 0 ? static_cast<double>(r.tokens) / r.seconds : 0,
+      r.seconds > 0 ? static_cast<double>(r.sampled_tokens) / r.seconds : 0,
+      100 * r.padding_waste(), r.programs, r.compiles_after_warmup);
+  for (const auto& [age, count] : r.staleness) out += fmt::format("{}: {}  ", age, count);
+  out += fmt::format("(bound {})\nledger                {}\n", r.max_staleness,
+                     FormatLedger(r.ledger));
+  if (!r.quarantined_tasks.empty())
+    out += fmt::format("quarantined tasks     {}\n", fmt::join(r.quarantined_tasks, ", "));
+  if (!r.checkpoint.empty()) {
+    out += fmt::format("checkpoint            {}\n", r.checkpoint);
+    out += fmt::format("next                  forebay export {} FOLDER; forebay audit {}\n", r.run,
+                       r.run);
+  }
+  return out;
+}
+
+std::string ReportJson(const RunReport& r) {
+  nlohmann::json staleness = nlohmann::json::object();
+  for (const auto& [age, count] : r.staleness) staleness[std::to_string(age)] = count;
+  const nlohmann::json out = {{"mode", r.mode},
+                              {"steps", r.steps},
+                              {"seconds", r.seconds},
+                              {"fill_seconds", r.fill_seconds},
+                              {"utilization", r.utilization()},
+                              {"before", EvalJson(r.before)},
+                              {"after", EvalJson(r.after)},
+                              {"step_rewards", r.step_rewards},
+                              {"step_seconds", r.step_seconds},
+                              {"trained_episodes", r.trained_episodes},
+                              {"tokens", r.tokens},
+                              {"padding_waste", r.padding_waste()},
+                              {"recompiles_after_warmup", r.compiles_after_warmup},
+                              {"staleness", staleness},
+                              {"max_staleness_trained", r.max_staleness_trained()},
+                              {"max_staleness", r.max_staleness},
+                              {"ledger_balanced", r.ledger.balanced()}};
+  return out.dump();
+}
+
+}  // namespace forebay::apps

@@ -1,0 +1,111 @@
+#include "apps/room_options.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "forebay/base/check.h"
+#include "forebay/buffer/buffer.h"
+#include "forebay/control/config.h"
+#include "forebay/control/coordinator.h"
+#include "forebay/control/run_directory.h"
+#include "forebay/learner/advantages.h"
+#include "forebay/learner/learner.h"
+#include "forebay/learner/schedule.h"
+#include "forebay/learner/token_weights.h"
+#include "forebay/models/model.h"
+#include "forebay/rollout/xla_engine.h"
+
+namespace forebay::apps {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+}  // namespace
+
+int64_t MaxStaleness(const control::Config& config) {
+  return config.run.mode == "sync" ? 0 : config.buffer.max_staleness;
+}
+
+learner::LearnerOptions MakeLearnerOptions(const control::Config& config,
+                                           const control::RunDirectory& run) {
+  const control::LearnerSection& l = config.learner;
+  const auto advantage = learner::ParseAdvantageKind(l.advantage);
+  const auto aggregation = learner::ParseAggregation(l.aggregation);
+  const auto schedule = learner::ParseScheduleKind(l.schedule);
+  FB_CHECK(advantage && aggregation && schedule, "the configuration's choices are the learner's");
+  learner::LearnerOptions o;
+  o.steps = config.run.steps;
+  o.groups_per_step = l.groups_per_step;
+  o.max_staleness = MaxStaleness(config);
+  o.advantage = *advantage;
+  o.aggregation.mode = *aggregation;
+  o.loss = {.clip_low = l.clip_low, .clip_high = l.clip_high, .is_cap = l.is_cap};
+  o.optimizer = {.beta1 = l.beta1,
+                 .beta2 = l.beta2,
+                 .epsilon = l.adam_eps,
+                 .weight_decay = l.weight_decay,
+                 .grad_clip = l.grad_clip};
+  o.schedule = {.kind = *schedule,
+                .learning_rate = l.learning_rate,
+                .warmup_steps = l.warmup_steps,
+                .total_steps = config.run.steps};
+  o.skip_zero_advantage = l.skip_zero_advantage;
+  o.tokens_max = config.rollout.tokens_max;
+  o.row_lengths = l.row_lengths;
+  o.tokens_per_program = l.tokens_per_program;
+  o.shapes_max = l.shapes_max;
+  o.layout =
+      l.layer_layout == "stacked" ? models::LayerLayout::kStacked : models::LayerLayout::kPerLayer;
+  o.remat = l.remat;
+  o.logprob_chunk = l.logprob_chunk;
+  o.lease_deadline_s = l.lease_deadline_s;
+  o.checkpoint_folder = run.checkpoints_path();
+  o.checkpoint_every_steps = config.checkpoint.every_steps;
+  o.checkpoints_kept = config.checkpoint.keep;
+  o.seed = config.run.seed;
+  return o;
+}
+
+rollout::XlaEngineOptions MakeEngineOptions(const control::Config& config) {
+  const control::RolloutSection& r = config.rollout;
+  rollout::XlaEngineOptions o;
+  o.slots = r.slots;
+  o.context = r.context;
+  o.context_buckets = r.context_buckets;
+  if (!r.prefill_chunks.empty()) {
+    o.prefill_chunks = r.prefill_chunks;
+  } else {
+    std::erase_if(o.prefill_chunks, [&](int64_t chunk) { return chunk > r.context; });
+  }
+  // Every actor may wait at once, and an evaluation beside them.
+  o.waiting_max = std::max(o.waiting_max, 2 * r.actors + config.eval.tasks * config.eval.samples);
+  o.deterministic = r.deterministic;
+  return o;
+}
+
+buffer::BufferOptions MakeBufferOptions(const control::Config& config,
+                                        const control::RunDirectory& run) {
+  const control::BufferSection& b = config.buffer;
+  buffer::BufferOptions o;
+  o.folder = run.buffer_path();
+  o.durability = b.durability == "memory" ? buffer::Durability::kMemory
+                 : b.durability == "os"   ? buffer::Durability::kOs
+                                          : buffer::Durability::kSync;
+  o.group_size = static_cast<int32_t>(config.learner.group_size);
+  o.max_staleness = MaxStaleness(config);
+  o.segment_bytes = b.segment_mb * kMiB;
+  o.memory_bytes_max = b.memory_mb_max * kMiB;
+  o.disk_bytes_max = b.disk_mb_max * kMiB;
+  return o;
+}
+
+control::CoordinatorOptions MakeCoordinatorOptions(const control::Config& config) {
+  return {.seed = static_cast<uint64_t>(config.run.seed),
+          .groups_per_step = config.learner.groups_per_step,
+          .group_size = static_cast<int32_t>(config.learner.group_size),
+          .max_staleness = MaxStaleness(config),
+          .tasks = config.env.tasks,
+          .attempts_max = config.rollout.attempts_max};
+}
+
+}  // namespace forebay::apps

@@ -1,0 +1,23 @@
+// The configuration as the options of each room. Pure.
+#pragma once
+
+#include "forebay/buffer/buffer.h"
+#include "forebay/control/config.h"
+#include "forebay/control/coordinator.h"
+#include "forebay/control/run_directory.h"
+#include "forebay/learner/learner.h"
+#include "forebay/rollout/xla_engine.h"
+
+namespace forebay::apps {
+
+// buffer.max_staleness, or 0 for the synchronous loop.
+int64_t MaxStaleness(const control::Config& config);
+
+learner::LearnerOptions MakeLearnerOptions(const control::Config& config,
+                                           const control::RunDirectory& run);
+rollout::XlaEngineOptions MakeEngineOptions(const control::Config& config);
+buffer::BufferOptions MakeBufferOptions(const control::Config& config,
+                                        const control::RunDirectory& run);
+control::CoordinatorOptions MakeCoordinatorOptions(const control::Config& config);
+
+}  // namespace forebay::apps

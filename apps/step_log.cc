@@ -1,0 +1,126 @@
+#include "apps/step_log.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "forebay/base/clock.h"
+#include "forebay/buffer/buffer.h"
+#include "forebay/learner/step_metrics.h"
+#include "forebay/rollout/engine.h"
+
+namespace forebay::apps {
+namespace {
+
+using nlohmann::json;
+
+json LedgerJson(const buffer::Ledger& l) {
+  json rejected = json::object();
+  for (int i = 0; i < buffer::kRejectReasons; ++i) {
+    rejected[std::string(buffer::RejectReasonName(static_cast<buffer::RejectReason>(i)))] =
+        l.rejected[static_cast<size_t>(i)];
+  }
+  return {{"dispatched", l.dispatched}, {"trained", l.trained}, {"pending", l.pending},
+          {"in_flight", l.in_flight},   {"rejected", rejected}, {"late", l.late},
+          {"balanced", l.balanced()}};
+}
+
+}  // namespace
+
+StepLog::StepLog(Deps deps)
+    : deps_(std::move(deps)),
+      start_(Now()),
+      sampled_before_(deps_.engine->stats().sampled_tokens),
+      engine_busy_before_(deps_.engine->stats().busy_seconds) {}
+
+void StepLog::Step(const learner::StepMetrics& m) {
+  RunReport& r = *deps_.report;
+  const double seconds = Seconds(Now() - start_);
+  if (++steps_here_ == 1) r.fill_seconds = m.lease_wait_s;
+  r.steps = m.step;
+  r.busy_seconds += m.device_s;
+  r.seconds = seconds;
+  r.trained_episodes += m.trajectories;
+  r.tokens += m.packed_tokens;
+  r.padded_tokens += m.padded_tokens;
+  for (const auto& [age, count] : m.staleness) r.staleness[age] += count;
+  r.step_rewards.push_back(m.reward_mean);
+  r.step_seconds.push_back(seconds);
+
+  const buffer::BufferStats buffer = deps_.buffer->stats();
+  const buffer::Ledger ledger = deps_.buffer->ledger();
+  const rollout::EngineStats engine = deps_.engine->stats();
+  json staleness = json::object();
+  for (const auto& [age, count] : m.staleness) staleness[std::to_string(age)] = count;
+  const json line = {{"step", m.step},
+                     {"time_us", WallMicros()},
+                     {"policy_version", m.policy_version},
+                     {"batch_sequence", m.batch_sequence},
+                     {"replay", m.replay},
+                     {"updated", m.updated},
+                     {"reward_mean", m.reward_mean},
+                     {"reward_std", m.reward_std},
+                     {"loss", m.loss},
+                     {"grad_norm", m.grad_norm},
+                     {"learning_rate", m.learning_rate},
+                     {"entropy", m.entropy},
+                     {"kl", m.kl},
+                     {"ratio_mean", m.ratio_mean},
+                     {"capped_fraction", m.capped_fraction},
+                     {"logprob_gap_max", m.logprob_gap_max},
+                     {"episodes", m.trajectories},
+                     {"trajectory_ids", m.trajectory_ids},
+                     {"zero_advantage", m.zero_advantage},
+                     {"staleness", staleness},
+                     {"tokens", m.packed_tokens},
+                     {"padded_tokens", m.padded_tokens},
+                     {"loss_tokens", m.loss_tokens},
+                     {"micro_batches", m.micro_batches},
+                     {"wall_s", m.wall_s},
+                     {"busy_s", m.device_s},
+                     {"lease_wait_s", m.lease_wait_s},
+                     {"pack_s", m.pack_s},
+                     {"upload_s", m.upload_s},
+                     {"publish_s", m.publish_s},
+                     {"ready_groups", buffer.ready_groups},
+                     {"pending", ledger.pending},
+                     {"buffer_disk_bytes", buffer.disk_bytes},
+                     {"buffer_memory_bytes", buffer.memory_bytes},
+                     {"actors", deps_.config->rollout.actors},
+                     {"engine_busy_s", engine.busy_seconds - engine_busy_before_},
+                     {"engine_active", engine.active},
+                     {"engine_waiting", engine.waiting},
+                     {"sampled_tokens", engine.sampled_tokens},
+                     {"reused_tokens", engine.reused_tokens},
+                     {"engine_stall_s", engine.publish_stall_seconds},
+                     {"compiles_after_warmup", deps_.compiles_after_warmup()},
+                     {"ledger", LedgerJson(ledger)}};
+  engine_busy_before_ = engine.busy_seconds;
+  deps_.run->WriteMetrics(line.dump());
+
+  const double per_step = seconds / static_cast<double>(steps_here_);
+  deps_.progress->Step(
+      {.step = m.step,
+       .steps = deps_.config->run.steps,
+       .reward = m.reward_mean,
+       .utilization = r.utilization(),
+       .pending = ledger.pending,
+       .staleness = m.staleness_mean,
+       .tokens_per_s = static_cast<double>(r.tokens) / seconds,
+       .sampled_per_s = static_cast<double>(engine.sampled_tokens - sampled_before_) / seconds,
+       .eta_seconds = per_step * static_cast<double>(deps_.config->run.steps - m.step)});
+}
+
+void StepLog::Finish() {
+  deps_.report->sampled_tokens = deps_.engine->stats().sampled_tokens - sampled_before_;
+}
+
+std::string EvalLine(int64_t step, const EvalResult& e) {
+  return json{{"step", step},       {"reward", e.reward},         {"episodes", e.episodes},
+              {"failed", e.failed}, {"components", e.components}, {"seconds", e.seconds}}
+      .dump();
+}
+
+}  // namespace forebay::apps

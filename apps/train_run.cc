@@ -1,0 +1,272 @@
+#include "apps/train_run.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <utility>
+
+#include "apps/interrupt.h"
+#include "apps/model_setup.h"
+#include "apps/progress.h"
+#include "apps/report.h"
+#include "apps/room_options.h"
+#include "apps/run_actors.h"
+#include "apps/step_log.h"
+#include "forebay/base/clock.h"
+#include "forebay/base/file.h"
+#include "forebay/base/mutex.h"
+#include "forebay/base/status.h"
+#include "forebay/buffer/buffer.h"
+#include "forebay/control/config.h"
+#include "forebay/control/coordinator.h"
+#include "forebay/control/run_directory.h"
+#include "forebay/learner/checkpoint.h"
+#include "forebay/learner/learner.h"
+#include "forebay/rollout/engine.h"
+#include "forebay/rollout/xla_engine.h"
+#include "forebay/weights/snapshot.h"
+#include "forebay/xla/client.h"
+
+namespace forebay::apps {
+namespace {
+
+constexpr Duration kDrainDeadline = std::chrono::seconds(30);
+
+// One run. Members are declared in the order in which they are made; Shutdown ends them in the
+// order in which data flows, each stage with a deadline.
+class TrainRun {
+ public:
+  TrainRun(control::Config config, const TrainRunOptions& options)
+      : config_(std::move(config)), options_(options), progress_(options.quiet) {}
+  ~TrainRun() { Shutdown(); }
+
+  Result<RunReport> Run() {
+    FB_RETURN_IF_ERROR(Open());
+    FB_RETURN_IF_ERROR(Compile());
+    FB_RETURN_IF_ERROR(Connect());
+    return Train();
+  }
+
+ private:
+  // Run directory, model, and where to start from.
+  Status Open() {
+    FB_ASSIGN_OR_RETURN(run_, control::RunDirectory::Open(options_.run, options_.mode));
+    progress_.Say("loading " + config_.model.path);
+    FB_ASSIGN_OR_RETURN(model_, LoadModel(config_));
+    start_.train.params = std::move(model_.initial);
+    if (options_.mode == control::OpenMode::kResume) {
+      auto checkpoint = learner::LoadLatestCheckpoint(run_->checkpoints_path());
+      if (checkpoint.ok()) {
+        for (const std::string& note : checkpoint->notes) Note(note);
+        start_ = std::move(checkpoint->data.state);
+        Note("resuming after step " + std::to_string(start_.step));
+      } else if (checkpoint.status().code() == StatusCode::kNotFound) {
+        Note("no checkpoint yet: starting from the model's own weights");
+      } else {
+        return checkpoint.status();
+      }
+    } else {
+      FB_RETURN_IF_ERROR(
+          WriteFileAtomic(run_->path() + "/config.toml", control::FormatConfig(config_)));
+    }
+    return OkStatus();
+  }
+
+  // The two halves of the compute: a client each, so that a decode step never waits behind an
+  // optimizer step.
+  Status Compile() {
+    progress_.Say("compiling");
+    FB_ASSIGN_OR_RETURN(const std::string plugin,
+                        xla::FindPlugin(config_.Resolve(config_.device.plugin)));
+    const xla::ClientOptions client{.plugin_path = plugin,
+                                    .cache_dir = config_.Resolve(config_.device.cache_dir)};
+    FB_ASSIGN_OR_RETURN(engine_client_, xla::Client::Create(client));
+    FB_ASSIGN_OR_RETURN(learner_client_, xla::Client::Create(client));
+    FB_ASSIGN_OR_RETURN(
+        learner_, learner::Learner::Create(MakeLearnerOptions(config_, *run_), *learner_client_,
+                                           *model_.model, start_));
+    FB_ASSIGN_OR_RETURN(engine_, rollout::MakeXlaEngine(MakeEngineOptions(config_), *engine_client_,
+                                                        model_.model, *learner_->snapshot()));
+    start_.train = {};  // the learner has its own copy on the device
+    return OkStatus();
+  }
+
+  // Environment, buffer, coordinator.
+  Status Connect() {
+    progress_.Say("starting environment '" + config_.env.name + "'");
+    FB_ASSIGN_OR_RETURN(
+        actors_, RunActors::Create({.config = &config_,
+                                    .model = &model_,
+                                    .engine = engine_.get(),
+                                    .run = run_.get(),
+                                    .on_failure = [this](const Status& status) { Fail(status); }}));
+    buffer::Recovery recovery;
+    FB_ASSIGN_OR_RETURN(
+        buffer_, buffer::Buffer::Open(MakeBufferOptions(config_, *run_), start_.committed_batch,
+                                      actors_->listener(), &recovery));
+    for (const std::string& note : recovery.notes) Note(note);
+    if (options_.mode == control::OpenMode::kResume) {
+      Note("buffer: " + std::to_string(buffer_->ledger().pending) + " trajectories pending, " +
+           std::to_string(recovery.replay_batches) + " batches to repeat, " +
+           std::to_string(recovery.missing.size()) + " episodes to play again");
+    }
+    coordinator_ = std::make_unique<control::Coordinator>(MakeCoordinatorOptions(config_),
+                                                          buffer_.get(), recovery);
+    coordinator_->OnPublished(start_.policy_version, buffer_->ledger().trained);
+    return OkStatus();
+  }
+
+  Result<RunReport> Train() {
+    RunReport report;
+    report.run = run_->path();
+    report.mode = config_.run.mode;
+    report.steps_target = config_.run.steps;
+    report.max_staleness = MakeCoordinatorOptions(config_).max_staleness;
+
+    Interrupt interrupt([this] { Interrupted(); });
+    if (start_.step == 0) report.before = Evaluate("before training");
+    warm_programs_ = Compiled();
+    actors_->Start(coordinator_.get(), buffer_.get());
+    StepLog log({.config = &config_,
+                 .run = run_.get(),
+                 .progress = &progress_,
+                 .buffer = buffer_.get(),
+                 .engine = engine_.get(),
+                 .report = &report,
+                 .compiles_after_warmup = [this] { return Compiled() - warm_programs_; }});
+
+    learner::LearnerHooks hooks;
+    hooks.publish = [this](std::shared_ptr<const weights::Snapshot> snapshot) {
+      Publish(std::move(snapshot));
+    };
+    hooks.metrics = [&log](const learner::StepMetrics& metrics) { log.Step(metrics); };
+    hooks.checkpoint = [&](const learner::CheckpointReport& written) {
+      if (written.status.ok()) {
+        run_->Log("checkpoint of step " + std::to_string(written.step) + " written");
+      } else {
+        run_->Log("checkpoint of step " + std::to_string(written.step) +
+                  " failed: " + written.status.message());
+      }
+    };
+    Status status = learner_->Run(*buffer_, hooks, stop_.get_token());
+    progress_.End();
+    log.Finish();
+    FB_RETURN_IF_ERROR(FirstFailure(status));
+
+    coordinator_->Stop();
+    if (learner_->step() >= config_.run.steps) {
+      WaitForWeights();
+      report.after = Evaluate("after training");
+    }
+    actors_->Drain(kDrainDeadline);
+    report.ledger = buffer_->ledger();
+    report.quarantined_tasks = coordinator_->stats().quarantined_tasks;
+    report.programs = Compiled();
+    report.compiles_after_warmup = report.programs - warm_programs_;
+    report.checkpoint = run_->checkpoints_path();
+    FB_RETURN_IF_ERROR(WriteFileAtomic(run_->path() + "/report.json", ReportJson(report)));
+    FB_RETURN_IF_ERROR(run_->status());
+    return report;
+  }
+
+  void Publish(std::shared_ptr<const weights::Snapshot> snapshot) {
+    const int64_t version = snapshot->policy_version;
+    const int64_t trained = buffer_->ledger().trained;
+    engine_->Publish(std::move(snapshot), [this, version, trained](const Status& status) {
+      if (status.ok()) {
+        coordinator_->OnPublished(version, trained);
+      } else if (status.code() !=
+                 StatusCode::kCancelled) {  // cancelled: a newer one took its place
+        Fail(status.WithContext("the engine did not take version " + std::to_string(version)));
+      }
+    });
+  }
+
+  // The evaluation after training plays on the last weights.
+  void WaitForWeights() {
+    const TimePoint deadline = Now() + kDrainDeadline;
+    while (engine_->policy_version() < learner_->policy_version() && Now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+
+  std::optional<EvalResult> Evaluate(const std::string& when) {
+    if (config_.eval.tasks == 0) return std::nullopt;
+    progress_.Say("evaluating " + when + " on " + std::to_string(config_.eval.tasks) +
+                  " held-out tasks");
+    EvalResult result = actors_->Evaluate();
+    run_->WriteEval(EvalLine(learner_->step(), result));
+    return result;
+  }
+
+  // Any thread. The first failure ends the run: the learner's lease fails with it.
+  void Fail(const Status& status) {
+    {
+      MutexLock lock(mutex_);
+      if (!failure_.ok()) return;
+      failure_ = status;
+    }
+    run_->Log("the run stops: " + status.message());
+    stop_.request_stop();
+    if (buffer_) buffer_->Close();
+  }
+  void Interrupted() {
+    run_->Log("interrupted");
+    Fail(Cancelled("interrupted; go on with: forebay train --resume " + options_.run));
+  }
+  // The cause if there is one, else `status`: a closed buffer is only the symptom.
+  Status FirstFailure(const Status& status) {
+    MutexLock lock(mutex_);
+    return failure_.ok() ? status : failure_;
+  }
+
+  int64_t Compiled() const {
+    return engine_client_->counters().compiled + learner_client_->counters().compiled;
+  }
+  void Note(const std::string& sentence) {
+    run_->Log(sentence);
+    progress_.Say(sentence);
+  }
+
+  void Shutdown() {
+    if (coordinator_) coordinator_->Stop();
+    if (actors_) actors_->Drain(kDrainDeadline);
+    if (engine_) engine_->Shutdown();
+    if (buffer_) buffer_->Close();
+    actors_.reset();  // joins the loop, the last user of buffer and coordinator
+  }
+
+  const control::Config config_;
+  const TrainRunOptions options_;
+  Progress progress_;
+  Mutex mutex_;
+  Status failure_ FB_GUARDED_BY(mutex_);
+  std::stop_source stop_;
+  int64_t warm_programs_ = 0;
+
+  std::unique_ptr<control::RunDirectory> run_;
+  LoadedModel model_;
+  learner::LearnerState start_;
+  std::unique_ptr<xla::Client> engine_client_, learner_client_;
+  std::unique_ptr<learner::Learner> learner_;
+  std::unique_ptr<rollout::Engine> engine_;
+  std::unique_ptr<RunActors> actors_;
+  std::unique_ptr<buffer::Buffer> buffer_;
+  std::unique_ptr<control::Coordinator> coordinator_;
+};
+
+}  // namespace
+
+Result<RunReport> RunTraining(const control::Config& config, const TrainRunOptions& options) {
+  TrainRun run(config, options);
+  return run.Run();
+}
+
+std::string DefaultRunFolder(const std::string& config_path) {
+  return "runs/" + std::filesystem::path(config_path).stem().string();
+}
+
+}  // namespace forebay::apps
