@@ -56,6 +56,7 @@ void Describe(const buffer::Batch& batch, std::span<const double> rewards, StepM
   int64_t ages = 0;
   for (const auto& t : batch.trajectories) {
     groups.insert(t->id.group_id);
+    metrics->trajectory_ids.push_back(t->id.trajectory_id);
     const auto tokens = static_cast<int64_t>(t->tokens.size());
     metrics->tokens += tokens;
     metrics->loss_tokens += TrainableTokens(t->loss_mask);
