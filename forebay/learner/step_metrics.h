@@ -18,7 +18,7 @@ struct StepMetrics {
   // Of the trajectories.
   int64_t trajectories = 0, groups = 0;
   std::vector<int64_t> trajectory_ids;  // as the batch lists them
-  int64_t zero_advantage = 0;  // trajectories whose group has one reward
+  int64_t zero_advantage = 0;           // trajectories whose group has one reward
   double reward_mean = 0, reward_std = 0;
   int64_t staleness_min = 0, staleness_max = 0;  // in policy versions
   double staleness_mean = 0;

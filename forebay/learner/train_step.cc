@@ -10,6 +10,7 @@
 #include <iterator>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -96,6 +97,7 @@ class TrainStepImpl final : public TrainStep {
 
   Result<StepOutcome> Run(std::span<const MicroBatch> batches, double learning_rate) override {
     FB_CHECK(!batches.empty(), "an optimizer step needs a micro-batch");
+    FB_RETURN_IF_ERROR(CheckWhole());
     StepOutcome outcome;
     const TimePoint start = Now();
     Buffers sum, metrics;
@@ -130,11 +132,14 @@ class TrainStepImpl final : public TrainStep {
     return GradientValues{outcome.sums, std::move(tensors)};
   }
 
-  Result<TensorMap> Params() const override { return ToHost(params_); }
+  Result<TensorMap> Params() const override {
+    FB_RETURN_IF_ERROR(CheckWhole());
+    return ToHost(params_);
+  }
 
-  Result<TrainState> State() const override {
+  Result<TrainState> Moments() const override {
+    FB_RETURN_IF_ERROR(CheckWhole());
     TrainState state{.updates = updates_};
-    FB_ASSIGN_OR_RETURN(state.params, ToHost(params_));
     FB_ASSIGN_OR_RETURN(state.m, ToHost(m_));
     FB_ASSIGN_OR_RETURN(state.v, ToHost(v_));
     return state;
@@ -144,6 +149,13 @@ class TrainStepImpl final : public TrainStep {
   int64_t programs() const override { return programs_; }
 
  private:
+  Status CheckWhole() const {
+    if (whole_) return OkStatus();
+    return FailedPrecondition(
+        "the device failed during an optimizer update: weights and moments are lost; resume from a "
+        "checkpoint");
+  }
+
   Result<std::shared_ptr<xla::Executable>> CompileOne(const xla::Program& program) {
     ++programs_;
     return client_.Compile(program);
@@ -220,12 +232,14 @@ class TrainStepImpl final : public TrainStep {
     Append(v_, &arguments);
     Append(gradients, &arguments);
     arguments.push_back(&hyper);
+    whole_ = false;  // the arguments are donated
     FB_ASSIGN_OR_RETURN(Buffers results, apply_->Execute(arguments));
     const size_t n = specs_.size();
     params_ = Take(results, 0, n);
     m_ = Take(results, n, n);
     v_ = Take(results, 2 * n, n);
     FB_ASSIGN_OR_RETURN(const auto norm, results.back().ToVector<float>());
+    whole_ = true;
     outcome->grad_norm = static_cast<double>(norm[0]);
     outcome->updated = std::isfinite(norm[0]);
     if (outcome->updated) ++updates_;
@@ -239,6 +253,7 @@ class TrainStepImpl final : public TrainStep {
   std::vector<std::shared_ptr<xla::Executable>> gradient_;  // one a bucket
   std::shared_ptr<xla::Executable> accumulate_, apply_;
   Buffers params_, m_, v_;
+  bool whole_ = true;
   int64_t updates_ = 0;
   int64_t programs_ = 0;
 };

@@ -75,9 +75,10 @@ class TrainStep {
   };
   virtual Result<GradientValues> Gradients(const MicroBatch& batch) = 0;
 
-  // Copies to host memory. Block.
+  // Copies to host memory. Block. kFailedPrecondition after a device error in the middle of an
+  // update.
   virtual Result<weights::TensorMap> Params() const = 0;
-  virtual Result<TrainState> State() const = 0;
+  virtual Result<TrainState> Moments() const = 0;  // `params` stays empty
 
   virtual int64_t updates() const = 0;
   // Programs handed to the compiler or its cache so far: constant after Create.

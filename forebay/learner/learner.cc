@@ -1,0 +1,249 @@
+#include "forebay/learner/learner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "forebay/base/clock.h"
+#include "forebay/base/status.h"
+#include "forebay/buffer/buffer.h"
+#include "forebay/learner/checkpoint.h"
+#include "forebay/learner/checkpoint_writer.h"
+#include "forebay/learner/learner_options.h"
+#include "forebay/learner/loss.h"
+#include "forebay/learner/micro_batch.h"
+#include "forebay/learner/schedule.h"
+#include "forebay/learner/step_metrics.h"
+#include "forebay/learner/train_batch.h"
+#include "forebay/learner/train_step.h"
+#include "forebay/models/model.h"
+#include "forebay/weights/snapshot.h"
+#include "forebay/xla/client.h"
+
+namespace forebay::learner {
+namespace {
+
+// A lease is asked for in slices, so that a stop request is seen soon.
+constexpr double kLeaseSliceSeconds = 0.2;
+
+using weights::Snapshot;
+
+void CopyLoss(const StepOutcome& outcome, StepMetrics* m) {
+  const LossSums& sums = outcome.sums;
+  m->updated = outcome.updated;
+  m->non_finite = !outcome.updated;
+  m->loss = sums.loss();
+  m->ratio_mean = sums.PerToken(kRatioSum);
+  m->clip_fraction = sums.PerToken(kClippedCount);
+  m->capped_fraction = sums.PerToken(kCappedCount);
+  m->kl = sums.PerToken(kKlSum);
+  m->entropy = sums.PerToken(kEntropySum);
+  m->logprob_gap_max = sums.slots[kGapMax];
+  m->grad_norm = outcome.grad_norm;
+  m->upload_s = outcome.upload_seconds;
+  m->device_s = outcome.device_seconds;
+}
+
+class LearnerImpl final : public Learner {
+ public:
+  LearnerImpl(const LearnerOptions& options, std::unique_ptr<TrainStep> train,
+              std::vector<BucketShape> buckets, const LearnerState& state,
+              weights::TensorMap params)
+      : options_(options),
+        batch_options_(BatchOptions(options)),
+        train_(std::move(train)),
+        buckets_(std::move(buckets)),
+        step_(state.step),
+        policy_version_(state.policy_version),
+        last_batch_(state.committed_batch) {
+    snapshot_ = std::make_shared<Snapshot>(Snapshot{policy_version_, std::move(params)});
+  }
+
+  Status Run(buffer::Buffer& buffer, const LearnerHooks& hooks, std::stop_token stop) override {
+    std::optional<CheckpointWriter> writer;
+    if (!options_.checkpoint_folder.empty()) {
+      writer.emplace(
+          CheckpointWriter::Options{options_.checkpoint_folder, options_.checkpoints_kept},
+          [&](const CheckpointReport& report) { OnWritten(report, buffer, hooks); });
+    }
+    const Status stepped = StepUntilDone(buffer, hooks, writer ? &*writer : nullptr, stop);
+    if (!writer) return stepped;
+    const Status saved = Finish(*writer, hooks);
+    return stepped.ok() ? saved : stepped;
+  }
+
+  Result<StepMetrics> Step(const buffer::Batch& batch) override {
+    if (batch.sequence <= last_batch_) {
+      return FailedPrecondition(fmt::format(
+          "batch {} was leased after batch {} was trained on: a batch is trained on once",
+          batch.sequence, last_batch_));
+    }
+    const TimePoint start = Now();
+    FB_ASSIGN_OR_RETURN(TrainBatch built, BuildTrainBatch(batch, batch_options_, buckets_));
+    StepMetrics m = std::move(built.metrics);
+    m.pack_s = Seconds(Now() - start);
+    m.learning_rate = LearningRate(options_.schedule, step_);
+    if (!built.micro_batches.empty()) {
+      FB_ASSIGN_OR_RETURN(const StepOutcome outcome,
+                          train_->Run(built.micro_batches, m.learning_rate));
+      CopyLoss(outcome, &m);
+    }
+    // From here on the batch is in the weights, whatever else fails.
+    last_batch_ = batch.sequence;
+    m.step = ++step_;
+    const TimePoint stepped = Now();
+    FB_RETURN_IF_ERROR(MakeSnapshot(m.updated));
+    m.publish_s = Seconds(Now() - stepped);
+    m.policy_version = policy_version_;
+    m.programs = train_->programs();
+    m.wall_s = Seconds(Now() - start);
+    return m;
+  }
+
+  std::shared_ptr<const Snapshot> snapshot() const override { return snapshot_; }
+
+  Result<LearnerState> State() const override {
+    LearnerState state{
+        .step = step_, .policy_version = policy_version_, .committed_batch = last_batch_};
+    FB_ASSIGN_OR_RETURN(state.train, train_->Moments());
+    state.train.params = snapshot_->tensors;  // shared, not copied again
+    return state;
+  }
+
+  int64_t step() const override { return step_; }
+  int64_t policy_version() const override { return policy_version_; }
+  const std::vector<BucketShape>& buckets() const override { return buckets_; }
+
+ private:
+  Status StepUntilDone(buffer::Buffer& buffer, const LearnerHooks& hooks, CheckpointWriter* writer,
+                       const std::stop_token& stop) {
+    TimePoint last = Now();
+    while (step_ < options_.steps && !stop.stop_requested()) {
+      const TimePoint asked = Now();
+      FB_ASSIGN_OR_RETURN(const auto batch, Lease(buffer, stop));
+      if (!batch) break;
+      const double wait = Seconds(Now() - asked);
+      FB_ASSIGN_OR_RETURN(StepMetrics m, Step(*batch));
+      FB_RETURN_IF_ERROR(buffer.MarkTrained(batch->sequence));
+      const TimePoint done = Now();
+      if (hooks.publish) hooks.publish(snapshot_);
+      if (writer != nullptr) {
+        FB_RETURN_IF_ERROR(MaybeCheckpoint(*writer, hooks));
+      } else {
+        FB_RETURN_IF_ERROR(buffer.Commit(batch->sequence));
+      }
+      m.lease_wait_s = wait;
+      m.publish_s += Seconds(Now() - done);
+      m.wall_s = Seconds(Now() - last);
+      last = Now();
+      if (hooks.metrics) hooks.metrics(m);
+    }
+    return OkStatus();
+  }
+
+  // nullopt: stop was requested.
+  Result<std::optional<buffer::Batch>> Lease(buffer::Buffer& buffer, const std::stop_token& stop) {
+    const TimePoint deadline = Now() + FromSeconds(options_.lease_deadline_s);
+    while (!stop.stop_requested()) {
+      const TimePoint slice = std::min(deadline, Now() + FromSeconds(kLeaseSliceSeconds));
+      auto batch = buffer.Lease(options_.groups_per_step, policy_version_, slice);
+      if (batch.ok()) return std::optional<buffer::Batch>(std::move(*batch));
+      if (batch.status().code() != StatusCode::kDeadlineExceeded) return batch.status();
+      if (Now() < deadline) continue;
+      const auto stats = buffer.stats();
+      return DeadlineExceeded(fmt::format(
+          "the learner waited {} s for {} groups of version {} (step {}): the buffer holds {} "
+          "whole and "
+          "{} partial groups. Are actors alive, and is an episode shorter than the deadline?",
+          options_.lease_deadline_s, options_.groups_per_step, policy_version_, step_ + 1,
+          stats.ready_groups, stats.partial_groups));
+    }
+    return std::optional<buffer::Batch>();
+  }
+
+  // The next version's host copies. A step that changed nothing shares those of the version before.
+  Status MakeSnapshot(bool updated) {
+    auto next = std::make_shared<Snapshot>();
+    next->policy_version = ++policy_version_;
+    if (updated) {
+      FB_ASSIGN_OR_RETURN(next->tensors, train_->Params());
+    } else {
+      next->tensors = snapshot_->tensors;
+    }
+    snapshot_ = std::move(next);
+    return OkStatus();
+  }
+
+  Result<CheckpointData> Capture(const LearnerHooks& hooks) const {
+    FB_ASSIGN_OR_RETURN(LearnerState state, State());
+    CheckpointData data{.state = std::move(state),
+                        .schedule = options_.schedule,
+                        .seed = options_.seed,
+                        .config_hash = options_.config_hash};
+    if (hooks.app_state) data.app_state = hooks.app_state();
+    return data;
+  }
+
+  // Starts a checkpoint when one is due and none is in flight; else the next step tries again.
+  Status MaybeCheckpoint(CheckpointWriter& writer, const LearnerHooks& hooks) {
+    const int64_t every = options_.checkpoint_every_steps;
+    if (every == 0 || step_ - captured_step_ < every || step_ >= options_.steps || writer.busy()) {
+      return OkStatus();
+    }
+    FB_ASSIGN_OR_RETURN(CheckpointData data, Capture(hooks));
+    captured_step_ = step_;
+    writer.TryWrite(std::move(data));
+    return OkStatus();
+  }
+
+  Status Finish(CheckpointWriter& writer, const LearnerHooks& hooks) {
+    const TimePoint deadline = Now() + FromSeconds(options_.checkpoint_deadline_s);
+    const Status before = writer.Wait(deadline);
+    if (before.ok() && captured_step_ == step_) return OkStatus();
+    FB_ASSIGN_OR_RETURN(CheckpointData data, Capture(hooks));
+    captured_step_ = step_;
+    if (!writer.TryWrite(std::move(data))) return before;
+    return writer.Wait(deadline);
+  }
+
+  static void OnWritten(const CheckpointReport& report, buffer::Buffer& buffer,
+                        const LearnerHooks& hooks) {
+    CheckpointReport final_report = report;
+    if (report.status.ok()) final_report.status = buffer.Commit(report.committed_batch);
+    if (hooks.checkpoint) hooks.checkpoint(final_report);
+  }
+
+  const LearnerOptions options_;
+  const TrainBatchOptions batch_options_;
+  const std::unique_ptr<TrainStep> train_;
+  const std::vector<BucketShape> buckets_;
+  std::shared_ptr<const Snapshot> snapshot_;
+  int64_t step_;
+  int64_t policy_version_;
+  int64_t last_batch_;
+  int64_t captured_step_ = step_;  // the step of the newest checkpoint, or of the start
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Learner>> Learner::Create(const LearnerOptions& options, xla::Client& client,
+                                                 const models::Model& model,
+                                                 const LearnerState& state) {
+  FB_RETURN_IF_ERROR(ValidateOptions(options));
+  FB_ASSIGN_OR_RETURN(auto buckets, Buckets(options));
+  FB_ASSIGN_OR_RETURN(auto train,
+                      TrainStep::Create(client, model, StepOptions(options, buckets), state.train));
+  FB_ASSIGN_OR_RETURN(auto params, train->Params());
+  return std::unique_ptr<Learner>(std::make_unique<LearnerImpl>(
+      options, std::move(train), std::move(buckets), state, std::move(params)));
+}
+
+}  // namespace forebay::learner

@@ -1,0 +1,105 @@
+// Learner: the loop that turns leased batches into policy versions.
+//
+//   lease -> pack -> step -> publish -> (checkpoint, then commit the batches it holds)
+//
+// One optimizer step a batch, one policy version a step, no-ops included: pacing and staleness
+// count batches. Publishing hands over host copies; checkpoints are written by a thread of their
+// own. Given the same state and the same batches, every step gives the same bits.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include "forebay/base/status.h"
+#include "forebay/buffer/buffer.h"
+#include "forebay/learner/advantages.h"
+#include "forebay/learner/checkpoint.h"
+#include "forebay/learner/checkpoint_writer.h"
+#include "forebay/learner/loss.h"
+#include "forebay/learner/micro_batch.h"
+#include "forebay/learner/optimizer.h"
+#include "forebay/learner/schedule.h"
+#include "forebay/learner/step_metrics.h"
+#include "forebay/learner/token_weights.h"
+#include "forebay/models/model.h"
+#include "forebay/weights/snapshot.h"
+#include "forebay/xla/client.h"
+
+namespace forebay::learner {
+
+struct LearnerOptions {
+  int64_t steps = 100;  // optimizer steps of the whole run, resumed ones included
+  int64_t groups_per_step = 4;
+  int64_t max_staleness = 4;  // in policy versions
+  AdvantageKind advantage = AdvantageKind::kGrpo;
+  AggregationOptions aggregation;
+  PolicyLossOptions loss;
+  AdamWOptions optimizer;
+  ScheduleOptions schedule;
+  bool skip_zero_advantage = true;
+
+  int64_t tokens_max = 512;           // of one trajectory: the longest row holds it
+  std::vector<int64_t> row_lengths;   // ascending; empty: chosen from tokens_max
+  int64_t tokens_per_program = 1024;  // rows * row length of one compiled shape
+  int64_t shapes_max = 4;             // when row_lengths is empty
+  models::LayerLayout layout = models::LayerLayout::kPerLayer;
+  bool remat = false;
+  int64_t logprob_chunk = 512;  // tokens
+  bool entropy_metric = true;
+
+  double lease_deadline_s = 600;       // longest wait for one batch
+  double checkpoint_deadline_s = 600;  // longest wait for the last checkpoint
+  std::string
+      checkpoint_folder;  // "": no checkpoints; batches are then committed as they are trained
+  int64_t checkpoint_every_steps = 10;  // 0: only at the end
+  int64_t checkpoints_kept = 2;
+  int64_t seed = 0;         // into the manifest
+  std::string config_hash;  // into the manifest
+};
+
+// All optional. They run on the learner's thread between two steps and should be quick, but
+// `checkpoint` runs on the writer's thread.
+struct LearnerHooks {
+  std::function<void(std::shared_ptr<const weights::Snapshot>)> publish;
+  std::function<void(const StepMetrics&)> metrics;
+  std::function<void(const CheckpointReport&)> checkpoint;
+  std::function<std::string()> app_state;  // JSON for the manifest, at the moment of the checkpoint
+};
+
+class Learner {
+ public:
+  // Uploads the state and compiles all programs. Blocks. `client` and `model` outlive the learner.
+  // kInvalidArgument: an option out of range, or weights that do not fit the model.
+  static Result<std::unique_ptr<Learner>> Create(const LearnerOptions& options, xla::Client& client,
+                                                 const models::Model& model,
+                                                 const LearnerState& state);
+  virtual ~Learner() = default;
+
+  // Steps until options.steps are done or `stop` is requested (both OK), then writes the last
+  // checkpoint and waits for it. At the target already: zero steps, no lease. Blocks. Errors: the
+  // buffer's (kUnavailable when it was closed, with its reason; kDeadlineExceeded after
+  // lease_deadline_s), the device's, a batch that must not be trained on, or the last checkpoint's.
+  // After an error of a lease the last checkpoint has been written too, so that the run can be
+  // resumed.
+  virtual Status Run(buffer::Buffer& buffer, const LearnerHooks& hooks,
+                     std::stop_token stop = {}) = 0;
+
+  // One optimizer step on this batch, outside of Run (replays, benchmarks): no buffer, no hooks, no
+  // checkpoint.
+  virtual Result<StepMetrics> Step(const buffer::Batch& batch) = 0;
+
+  // The weights that are published now: of the start state, or of the last step.
+  virtual std::shared_ptr<const weights::Snapshot> snapshot() const = 0;
+  // Everything, as host copies. Blocks.
+  virtual Result<LearnerState> State() const = 0;
+
+  virtual int64_t step() const = 0;
+  virtual int64_t policy_version() const = 0;
+  virtual const std::vector<BucketShape>& buckets() const = 0;
+};
+
+}  // namespace forebay::learner

@@ -1,0 +1,102 @@
+#include "forebay/learner/learner_options.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "forebay/base/status.h"
+#include "forebay/learner/bucket_planner.h"
+#include "forebay/learner/learner.h"
+#include "forebay/learner/micro_batch.h"
+#include "forebay/learner/train_batch.h"
+#include "forebay/learner/train_step.h"
+
+namespace forebay::learner {
+namespace {
+
+// Inclusive.
+template <typename T>
+struct Range {
+  std::string_view name;
+  T value, low, high;
+};
+
+template <typename T>
+Status CheckRange(const Range<T>& r) {
+  if (r.value >= r.low && r.value <= r.high) return OkStatus();  // false for NaN
+  return InvalidArgument(
+      fmt::format("learner: {} is {}, it must be from {} to {}", r.name, r.value, r.low, r.high));
+}
+
+}  // namespace
+
+Status ValidateOptions(const LearnerOptions& o) {
+  constexpr int64_t kMany = int64_t{1} << 40;
+  const Range<int64_t> integers[] = {
+      {"steps", o.steps, 0, kMany},
+      {"groups_per_step", o.groups_per_step, 1, 1 << 20},
+      {"max_staleness", o.max_staleness, 0, kMany},
+      {"tokens_max", o.tokens_max, 2, 1 << 24},
+      {"tokens_per_program", o.tokens_per_program, 1, 1 << 24},
+      {"shapes_max", o.shapes_max, 1, kShapesMax},
+      {"logprob_chunk", o.logprob_chunk, 1, 1 << 24},
+      {"warmup_steps", o.schedule.warmup_steps, 0, kMany},
+      {"checkpoint_every_steps", o.checkpoint_every_steps, 0, kMany},
+      {"checkpoints_kept", o.checkpoints_kept, 1, kMany},
+  };
+  const Range<double> numbers[] = {
+      {"learning_rate", o.schedule.learning_rate, 0, 1e3},
+      {"weight_decay", o.optimizer.weight_decay, 0, 1e3},
+      {"beta1", o.optimizer.beta1, 0, 1 - 1e-9},
+      {"beta2", o.optimizer.beta2, 0, 1 - 1e-9},
+      {"adam_eps", o.optimizer.epsilon, 1e-30, 1},
+      {"grad_clip", o.optimizer.grad_clip, 0, 1e30},
+      {"clip_low", o.loss.clip_low, 0, 1},
+      {"clip_high", o.loss.clip_high, 0, 1e6},
+      {"is_cap", o.loss.is_cap, 0, 1e6},
+      {"token_scale", o.aggregation.token_scale, 0, 1e12},
+      {"lease_deadline_s", o.lease_deadline_s, 1e-3, 1e9},
+      {"checkpoint_deadline_s", o.checkpoint_deadline_s, 1e-3, 1e9},
+  };
+  for (const auto& range : integers) FB_RETURN_IF_ERROR(CheckRange(range));
+  for (const auto& range : numbers) FB_RETURN_IF_ERROR(CheckRange(range));
+  return OkStatus();
+}
+
+Result<std::vector<BucketShape>> Buckets(const LearnerOptions& options) {
+  const auto lengths = options.row_lengths.empty()
+                           ? DefaultRowLengths(options.tokens_max, options.shapes_max)
+                           : options.row_lengths;
+  FB_ASSIGN_OR_RETURN(auto buckets, MakeBuckets(lengths, options.tokens_per_program));
+  if (buckets.back().length < options.tokens_max) {
+    return InvalidArgument(fmt::format(
+        "learner: an episode may have {} tokens, but the longest of the row lengths is {}: nothing "
+        "is "
+        "cut, so add a row length of at least {} or lower the token budget of an episode",
+        options.tokens_max, buckets.back().length, options.tokens_max));
+  }
+  return buckets;
+}
+
+TrainStepOptions StepOptions(const LearnerOptions& options, std::vector<BucketShape> buckets) {
+  return {.gradient = {.layout = options.layout,
+                       .remat = options.remat,
+                       .logprob_chunk = options.logprob_chunk,
+                       .entropy = options.entropy_metric,
+                       .loss = options.loss},
+          .optimizer = options.optimizer,
+          .buckets = std::move(buckets)};
+}
+
+TrainBatchOptions BatchOptions(const LearnerOptions& options) {
+  return {.advantage = options.advantage,
+          .aggregation = options.aggregation,
+          .skip_zero_advantage = options.skip_zero_advantage,
+          .max_staleness = options.max_staleness};
+}
+
+}  // namespace forebay::learner
