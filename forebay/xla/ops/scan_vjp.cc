@@ -61,7 +61,7 @@ Values SaveCarries(Graph& graph, Node& node, const Region& region, ScanLayout la
 // Walks the arguments of the backward body in the order in which they were listed.
 class Reader {
  public:
-  explicit Reader(std::span<const Value> values) : values_(values) {}
+  explicit Reader(std::span<const Value> values) : values_(values.begin(), values.end()) {}
   Value Next() { return values_[at_++]; }
   Values Next(size_t count) {
     Values taken;
@@ -70,7 +70,7 @@ class Reader {
   }
 
  private:
-  std::span<const Value> values_;
+  Values values_;
   size_t at_ = 0;
 };
 
@@ -124,6 +124,16 @@ Values ScanPrimitive::Vjp(const VjpCall& call) const {
     active_ys.push_back(i);
     xs.push_back(ct);
   }
+  // In a second differentiation the saved carries have cotangents too: those of the first one's
+  // recomputation.
+  std::vector<bool> has_saved_ct(num_carry, false);
+  for (const size_t i : active) {
+    const size_t output = region.results.size() + i;
+    if (output >= call.cotangents.size() || call.cotangents[output].empty()) continue;
+    has_saved_ct[i] = true;
+    xs.push_back(call.cotangents[output]);
+  }
+  const auto num_saved_cts = static_cast<size_t>(std::ranges::count(has_saved_ct, true));
   Values operands = initial;
   operands.insert(operands.end(), xs.begin(), xs.end());
   operands.insert(operands.end(), call.operands.begin() + static_cast<int64_t>(num_carry + num_xs),
@@ -142,6 +152,7 @@ Values ScanPrimitive::Vjp(const VjpCall& call) const {
     const Values sums = reader.Next(captures.size());
     Values inputs = reader.Next(num_carry + num_xs);
     const Values y_cts = reader.Next(active_ys.size());
+    Reader saved_cts(reader.Next(num_saved_cts));
     const Values captured = reader.Next(num_captures);
     inputs.insert(inputs.end(), captured.begin(), captured.end());
     const Values results = InlineRegion(graph, region, inputs);
@@ -168,7 +179,9 @@ Values ScanPrimitive::Vjp(const VjpCall& call) const {
       if (!needs[i]) continue;
       const Value ct = found[at++];
       if (i < num_carry) {
-        next[at - 1] = ct.empty() ? ZerosLike(inputs[i]) : ct;
+        Value& entering = next[at - 1];
+        entering = ct.empty() ? ZerosLike(inputs[i]) : ct;
+        if (has_saved_ct[i]) entering = entering + saved_cts.Next();
       } else if (i < num_carry + num_xs) {
         x_results.push_back(ct.empty() ? ZerosLike(inputs[i]) : ct);
       } else {
