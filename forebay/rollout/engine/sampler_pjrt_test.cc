@@ -216,10 +216,10 @@ TEST(SamplerTest, BitsAreUniformAndAvalanche) {
   }
 }
 
-// A token of probability 2^-20 comes up: the noise resolves rare events.
+// Half of the mass on one token against many rare ones, whose largest noise decides.
 TEST(SamplerTest, RareTokensAreDrawnAsOftenAsTheyShould) {
   constexpr int64_t kN = 256, kVocab = 4096;
-  // Half of the mass on token 0, the other half on 4095 tokens of 2^-13 each.
+  // The other half on 4095 tokens of 2^-13 each.
   Rows rows{.logits = Filled(kN * kVocab,
                              [](size_t i) { return i % kVocab == 0 ? std::log(4095.0F) : 0.0F; }),
             .positions = Filled(kN, [](size_t i) { return static_cast<float>(i); }),
