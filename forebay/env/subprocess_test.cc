@@ -514,6 +514,33 @@ TEST_F(SubprocessPoolTest, W3_NoDescriptorProcessOrZombieIsLeft) {
   EXPECT_EQ(Children(), 0);
 }
 
+TEST_F(SubprocessPoolTest, TheQuickstartsEnvironmentPlays) {
+  const std::string source = FOREBAY_SOURCE_DIR;
+  SubprocessOptions options{
+      .command = {"python3", source + "/examples/arithmetic/env.py", "--latency-p50-s", "0.001",
+                  "--latency-p99-s", "0.002"},
+      .environment = {{"PYTHONPATH", source + "/python"}, {"PYTHONDONTWRITEBYTECODE", "1"}}};
+  Open(std::move(options));
+  Run([](SubprocessPoolTest* t) -> Task<void> {
+    auto place = co_await t->pool_->Acquire(t->Soon());
+    EXPECT_TRUE(place.ok()) << place.status().ToString();
+    if (!place.ok()) co_return;
+    const ResetRequest request{.task_id = 3, .seed = 1};
+    auto first = co_await (*place)->Reset(request, t->Soon());
+    const std::string prompt = first->at(0).content;  // "3+5=? ..."
+    EXPECT_THAT(prompt,
+                ::testing::MatchesRegex("[0-9][+][0-9]=[?] Answer with the number only[.]"));
+    auto wrong = co_await (*place)->Step("99", t->Soon());
+    EXPECT_FALSE(wrong->done);
+    EXPECT_EQ(wrong->tool, "checker");
+    auto right =
+        co_await (*place)->Step(std::to_string(prompt[0] - '0' + prompt[2] - '0'), t->Soon());
+    EXPECT_TRUE(right->done);
+    EXPECT_EQ(right->rewards.at("correct"), 0.5);
+    EXPECT_EQ(right->rewards.at("format"), 0.1);
+  }(this));
+}
+
 TEST(SubprocessOptionsTest, WrongOptionsAreNamed) {
   auto loop = MakeLoop();
   const std::vector<std::pair<SubprocessOptions, std::string>> cases = {

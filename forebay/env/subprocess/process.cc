@@ -214,6 +214,7 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ProcessOptions& 
   FB_ASSIGN_OR_RETURN(const std::string program, ResolveProgram(options.command[0], environment));
   std::vector<std::string> words = options.command;
   std::vector<std::string> settings;
+  settings.reserve(environment.size());
   for (const auto& [name, value] : environment)
     settings.push_back(fmt::format("{}={}", name, value));
   const std::vector<char*> argv = Pointers(words);
