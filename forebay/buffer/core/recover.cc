@@ -161,7 +161,7 @@ void Recoverer::Quarantine(uint32_t number, const DamagedRange& range, std::stri
     Note(fmt::format("{}: {} bytes at {} were being written when the process ended",
                      SegmentName(number), range.bytes, range.offset));
   } else {
-    ++report_.quarantined_records;
+    report_.quarantined_records += range.records;
     report_.quarantined_bytes += size;
     Note(fmt::format("{}: {} bytes at {} are damaged and were put in quarantine",
                      SegmentName(number), range.bytes, range.offset));

@@ -32,17 +32,20 @@ std::optional<RecordHeader> HeaderAt(std::string_view bytes, size_t at, uint32_t
 // A damaged range that is being collected, and what can still be said about it.
 class Damage {
  public:
-  void Add(size_t at, size_t bytes, std::optional<TrajectoryId> lost, bool complete) {
+  enum class What { kBytes, kRecord, kCompleteRecord };
+  void Add(size_t at, size_t bytes, std::optional<TrajectoryId> lost, What what) {
     if (!range_) range_ = DamagedRange{.offset = at};
+    if (what != What::kBytes && ++records_ > 1) range_->records = records_;
     range_->bytes = at + bytes - range_->offset;
     if (lost) range_->lost.push_back(*lost);
-    complete_ = complete_ || complete;
+    complete_ = complete_ || what == What::kCompleteRecord;
   }
   // Before a valid record.
   void Flush(SegmentScan& scan) {
     if (range_) scan.damaged.push_back(std::move(*range_));
     range_.reset();
     complete_ = false;
+    records_ = 0;
   }
   // At the end of the segment: zeros are space that was never written.
   void FlushTail(std::string_view bytes, SegmentScan& scan) {
@@ -57,6 +60,7 @@ class Damage {
  private:
   std::optional<DamagedRange> range_;
   bool complete_ = false;
+  int64_t records_ = 0;
 };
 
 }  // namespace
@@ -88,7 +92,7 @@ SegmentScan ScanSegment(std::string_view bytes, uint32_t number) {
       const size_t step = std::min(kRecordAlign, bytes.size() - at);
       std::optional<TrajectoryId> lost;
       if (bytes.size() - at > kRecordAlign) lost = PeekId(bytes.substr(at + kRecordAlign));
-      damage.Add(at, step, lost, false);
+      damage.Add(at, step, lost, Damage::What::kBytes);
       at += step;
       continue;
     }
@@ -103,7 +107,7 @@ SegmentScan ScanSegment(std::string_view bytes, uint32_t number) {
                             .attempt = header->attempt};
       }
       const bool complete = bytes[at + kRecordAlign + header->payload_bytes] != '\0';
-      damage.Add(at, size, lost, complete);
+      damage.Add(at, size, lost, complete ? Damage::What::kCompleteRecord : Damage::What::kRecord);
     } else {
       damage.Flush(scan);
       scan.records.push_back({.header = *header, .offset = at, .payload = payload});

@@ -25,6 +25,7 @@ struct ScannedRecord {
 // Bytes that are no valid record although one should be there.
 struct DamagedRange {
   size_t offset = 0, bytes = 0;
+  int64_t records = 1;  // at least
   // Trajectories whose records lay there, as far as it can still be read.
   std::vector<TrajectoryId> lost;
   // Nothing valid follows and nothing says that it was ever complete: a write that a crash cut.
