@@ -81,10 +81,12 @@ class LearnerImpl final : public Learner {
   }
 
   Result<StepMetrics> Step(const buffer::Batch& batch) override {
-    if (batch.sequence <= last_batch_) {
+    if (batch.sequence != last_batch_ + 1) {
       return FailedPrecondition(fmt::format(
-          "batch {} was leased after batch {} was trained on: a batch is trained on once",
-          batch.sequence, last_batch_));
+          "the weights hold batches up to {}, so the next one is {}, not {}: none is trained on "
+          "twice and "
+          "none is skipped; open the buffer with the committed_batch of the restored checkpoint",
+          last_batch_, last_batch_ + 1, batch.sequence));
     }
     const TimePoint start = Now();
     FB_ASSIGN_OR_RETURN(TrainBatch built, BuildTrainBatch(batch, batch_options_, buckets_));
