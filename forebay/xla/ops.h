@@ -36,7 +36,7 @@ Value Add(Value a, Value b);
 Value Sub(Value a, Value b);
 Value Mul(Value a, Value b);
 Value Div(Value a, Value b);
-Value Max(Value a, Value b);
+Value Max(Value a, Value b);  // equal elements share the gradient, here and in Min
 Value Min(Value a, Value b);
 Value Pow(Value a, Value b);
 Value Rem(Value a, Value b);
@@ -54,7 +54,7 @@ Value Sin(Value x);
 Value Cos(Value x);
 Value Floor(Value x);
 Value Silu(Value x);  // x * sigmoid(x)
-Value Clamp(Value x, double low, double high);
+Value Clamp(Value x, double low, double high);  // gradient 1 on [low, high], bounds included
 Value Convert(Value x,
               DType dtype);  // float <-> float passes gradients, other conversions stop them
 Value BitcastConvert(Value x, DType dtype);  // same element size; no gradient
@@ -125,9 +125,9 @@ struct DotDims {
 // Result: batch dims, then free lhs dims, then free rhs dims. `accumulate` is the result dtype (f32
 // for bf16 inputs unless said).
 Value DotGeneral(Value lhs, Value rhs, const DotDims& dims, std::optional<DType> result = {});
-// x [..., in] times weight [out, in] (the layout of Hugging Face checkpoints) -> [..., out].
+// x [..., in] times weight [out, in] (the layout of Hugging Face checkpoints) -> [..., out], in x's dtype.
 Value Linear(Value x, Value weight);
-Value MatMul(Value a, Value b);  // [..., m, k] x [..., k, n], equal leading dims
+Value MatMul(Value a, Value b);  // [..., m, k] x [..., k, n], equal leading dims; a's dtype
 
 // ---- lookup
 // Rows of table [n, ...dims] at s32 indices [...idx] -> [...idx, ...dims]; out-of-range indices
@@ -158,7 +158,7 @@ Values Scan(const BodyFn& body, std::span<const Value> carry, std::span<const Va
             const ScanOptions& options = {});
 // A scan over `length` steps whose body also receives nothing but the carry and the s32 step.
 Values ForLoop(Graph& graph, int64_t length, const BodyFn& body, std::span<const Value> carry);
-// While condition(state...) (scalar kPred) do body. No gradient.
+// While condition(state...) (scalar kPred) do body. Asking for a gradient through it is an error.
 Values While(const BodyFn& condition, const BodyFn& body, std::span<const Value> state);
 // predicate: scalar kPred. Both branches must return equal shapes. Gradients flow.
 Values Cond(Value predicate, const BodyFn& on_true, const BodyFn& on_false,
