@@ -166,7 +166,8 @@ Values Cond(Value predicate, const BodyFn& on_true, const BodyFn& on_false,
 // body(xs) whose intermediate values are recomputed in the backward pass instead of kept.
 Values Remat(const BodyFn& body, std::span<const Value> xs);
 // body(xs) with its own gradient rule: vjp(xs, outputs, output_cotangents) -> one cotangent per x
-// (an empty Value is zero).
+// (an empty Value is zero). Cotangents of unused outputs come as zeros. A gradient asked for through
+// a value that the body captured is an error: pass it in xs.
 using VjpFn = std::function<Values(std::span<const Value> xs, std::span<const Value> outputs,
                                    std::span<const Value> cotangents)>;
 Values CustomVjp(const BodyFn& body, const VjpFn& vjp, std::span<const Value> xs);
