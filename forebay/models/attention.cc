@@ -20,7 +20,8 @@ using xla::Shape;
 using xla::Value;
 using xla::Values;
 
-// Finite, so that no row can give inf - inf; far below any score, so that its exponential is an exact zero.
+// Finite, so that no row can give inf - inf; far below any score, so that its exponential is an
+// exact zero.
 constexpr double kMasked = -1e30;
 
 // [P, m, k] x [P, n, k] -> [P, m, n]: scores of queries against keys.
@@ -35,8 +36,8 @@ class Packed {
  public:
   Packed(const HeadShape& heads, int64_t rows, int64_t length)
       : heads_(heads), rows_(rows), length_(length), pairs_(rows * heads.kv_heads) {
-    // Blocks of queries see only the keys before their end: with four of them, 5/8 of the full square. Smaller blocks
-    // save little more and make the products too thin.
+    // Blocks of queries see only the keys before their end: with four of them, 5/8 of the full
+    // square. Smaller blocks save little more and make the products too thin.
     constexpr int64_t kBlocks = 4, kBlockMin = 64;
     const int64_t block = std::max(kBlockMin, (length + kBlocks - 1) / kBlocks);
     for (int64_t start = 0; start < length; start += block) {
@@ -60,7 +61,8 @@ class Packed {
     return {JoinHeads(xla::Concatenate(outputs, 2)), xla::Concatenate(log_sums, 2)};
   }
 
-  Values Backward(std::span<const Value> xs, std::span<const Value> outputs, Value cotangent) const {
+  Values Backward(std::span<const Value> xs, std::span<const Value> outputs,
+                  Value cotangent) const {
     const Split s = SplitHeads(xs);
     const Value d_out = SplitQuery(cotangent), out = SplitQuery(outputs[0]);
     const Value delta = xla::ReduceSum(d_out * out, {-1}, true);  // [B * K, G, T, 1]
@@ -78,7 +80,11 @@ class Packed {
     const RopeTables rope{xs[4], xs[5]};
     const Value d_query = JoinHeads(xla::Concatenate(d_queries, 2) * Scale());
     return {Rotate(d_query, rope, heads_.query_heads, true),
-            Rotate(JoinKv(d_key), rope, heads_.kv_heads, true), JoinKv(d_value), Value(), Value(), Value()};
+            Rotate(JoinKv(d_key), rope, heads_.kv_heads, true),
+            JoinKv(d_value),
+            Value(),
+            Value(),
+            Value()};
   }
 
  private:
@@ -102,7 +108,8 @@ class Packed {
   Split SplitHeads(std::span<const Value> xs) const {
     const RopeTables rope{xs[4], xs[5]};
     const Value query = Rotate(xs[0], rope, heads_.query_heads, false) * Scale();
-    return {SplitQuery(query), SplitKv(Rotate(xs[1], rope, heads_.kv_heads, false)), SplitKv(xs[2])};
+    return {SplitQuery(query), SplitKv(Rotate(xs[1], rope, heads_.kv_heads, false)),
+            SplitKv(xs[2])};
   }
   // [N, A * H] -> [B * K, G, T, H] and back.
   Value SplitQuery(Value x) const {
@@ -144,9 +151,8 @@ class Packed {
     const int64_t m = b.end - b.start;
     const Value scores = DotNT(Flat(Queries(s.query, b), b), Keys(s.key, b));
     const Value bias = xla::Slice(xla::Slice(bias_BTT, 1, b.start, b.end), 2, 0, b.end);
-    const Value masked =
-        xla::Reshape(scores, {rows_, heads_.kv_heads, heads_.group(), m, b.end}) +
-        xla::Reshape(bias, {rows_, 1, 1, m, b.end});
+    const Value masked = xla::Reshape(scores, {rows_, heads_.kv_heads, heads_.group(), m, b.end}) +
+                         xla::Reshape(bias, {rows_, 1, 1, m, b.end});
     return xla::Reshape(masked, {pairs_, heads_.group(), m, b.end});
   }
 
@@ -181,9 +187,8 @@ Value PackedAttention(Value query, Value key, Value value, Value bias_BTT, const
   const Value xs[] = {query, key, value, bias_BTT, rope.cos_NH, rope.sin_NH};
   const Values outputs = xla::CustomVjp(
       [packed](std::span<const Value> in) { return packed.Forward(in); },
-      [packed](std::span<const Value> in, std::span<const Value> out, std::span<const Value> d_out) {
-        return packed.Backward(in, out, d_out[0]);
-      },
+      [packed](std::span<const Value> in, std::span<const Value> out,
+               std::span<const Value> d_out) { return packed.Backward(in, out, d_out[0]); },
       xs);
   return outputs[0];
 }
@@ -194,13 +199,14 @@ Value PrefillAttention(Value query, Value keys_KCH, Value values_KCH, Value star
   const int64_t context = keys_KCH.dim(1);
   const double scale = 1.0 / std::sqrt(static_cast<double>(query.dim(2)));
   const Shape square{DType::kS32, {tokens, context}};
-  const Value visible = xla::Compare(xla::Iota(graph, square, 1), xla::Iota(graph, square, 0) + start,
-                                     Comparison::kLe);
+  const Value visible = xla::Compare(xla::Iota(graph, square, 1),
+                                     xla::Iota(graph, square, 0) + start, Comparison::kLe);
   const Value scores =
       xla::Reshape(DotNT(query * scale, keys_KCH), {kv_heads, group, tokens, context});
   const Value masked = xla::Select(visible, scores, xla::Constant(graph, kMasked, DType::kF32));
   const Value weights = xla::Exp(masked - xla::ReduceMax(masked, {-1}, true));
-  const Value sum = xla::Reshape(xla::ReduceSum(weights, {-1}, true), {kv_heads, group * tokens, 1});
+  const Value sum =
+      xla::Reshape(xla::ReduceSum(weights, {-1}, true), {kv_heads, group * tokens, 1});
   return DotNN(xla::Reshape(weights, {kv_heads, group * tokens, context}), values_KCH) / sum;
 }
 
@@ -213,9 +219,8 @@ Value DecodeAttention(Value query_SAH, Value keys_SKCH, Value values_SKCH, Value
   const Value query = xla::Reshape(query_SAH * scale, {pairs, heads.group(), heads.head_dim});
   const Value keys = xla::Reshape(keys_SKCH, {pairs, context, heads.head_dim});
   const Value values = xla::Reshape(values_SKCH, {pairs, context, heads.head_dim});
-  const Value visible =
-      xla::Compare(xla::Iota(graph, Shape{DType::kS32, {1, 1, 1, context}}, 3),
-                   xla::Reshape(positions_S, {slots, 1, 1, 1}), Comparison::kLe);
+  const Value visible = xla::Compare(xla::Iota(graph, Shape{DType::kS32, {1, 1, 1, context}}, 3),
+                                     xla::Reshape(positions_S, {slots, 1, 1, 1}), Comparison::kLe);
   const Value scores =
       xla::Reshape(DotNT(query, keys), {slots, heads.kv_heads, heads.group(), context});
   const Value masked = xla::Select(visible, scores, xla::Constant(graph, kMasked, DType::kF32));

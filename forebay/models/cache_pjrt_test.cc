@@ -46,13 +46,15 @@ class Rig {
   }
 
   // -> logits [tokens, V] of one prompt chunk.
-  std::vector<float> Prefill(std::vector<int32_t> tokens, int32_t slot, int32_t start, int32_t length,
-                             int64_t context) {
+  std::vector<float> Prefill(std::vector<int32_t> tokens, int32_t slot, int32_t start,
+                             int32_t length, int64_t context) {
     const auto count = static_cast<int64_t>(tokens.size());
-    return Call("prefill", {{count}, {}, {}, {}}, {std::move(tokens), {slot}, {start}, {length}}, context);
+    return Call("prefill", {{count}, {}, {}, {}}, {std::move(tokens), {slot}, {start}, {length}},
+                context);
   }
   // -> logits [slots, V] of one step.
-  std::vector<float> Decode(std::vector<int32_t> tokens, std::vector<int32_t> positions, int64_t context) {
+  std::vector<float> Decode(std::vector<int32_t> tokens, std::vector<int32_t> positions,
+                            int64_t context) {
     return Call("decode", {{kSlots}, {kSlots}}, {std::move(tokens), std::move(positions)}, context);
   }
   std::vector<std::vector<float>> Caches() const {
@@ -68,8 +70,8 @@ class Rig {
     return {xla::DType::kF32, {kSlots, c.kv_heads, kCapacity, c.head_dim}};
   }
 
-  std::shared_ptr<xla::Executable> Compile(const std::string& kind, const std::vector<xla::Dims>& dims,
-                                           int64_t context) {
+  std::shared_ptr<xla::Executable> Compile(const std::string& kind,
+                                           const std::vector<xla::Dims>& dims, int64_t context) {
     auto& executable = executables_[{kind, dims[0], context}];
     if (executable != nullptr) return executable;
     xla::Graph graph(kind);
@@ -116,7 +118,8 @@ class Rig {
   const Model& model_;
   std::vector<std::string> names_;
   std::vector<Buffer> params_, caches_;
-  std::map<std::tuple<std::string, xla::Dims, int64_t>, std::shared_ptr<xla::Executable>> executables_;
+  std::map<std::tuple<std::string, xla::Dims, int64_t>, std::shared_ptr<xla::Executable>>
+      executables_;
 };
 
 int32_t ArgMax(std::span<const float> row) {
@@ -135,7 +138,8 @@ class CacheTest : public testing::Test {
   std::span<const float> Logits(int i) const {
     return golden_.reference.at("seq" + std::to_string(i) + ".logits").as<float>();
   }
-  static std::vector<int32_t> Padded(std::vector<int32_t> tokens, size_t count, int32_t filler = 0) {
+  static std::vector<int32_t> Padded(std::vector<int32_t> tokens, size_t count,
+                                     int32_t filler = 0) {
     tokens.resize(count, filler);
     return tokens;
   }
@@ -201,7 +205,8 @@ TEST_F(CacheTest, PrefillInChunksEqualsOnePrefill) {
   // The next token sees the same past from both caches.
   const std::vector<float> x = whole.Decode({0, 0, 9}, {-1, -1, 50}, 64);
   const std::vector<float> y = parts.Decode({0, 0, 9}, {-1, -1, 50}, 64);
-  EXPECT_LT(MaxDifference(std::span(x).subspan(2 * whole.vocab()), std::span(y).subspan(2 * whole.vocab())),
+  EXPECT_LT(MaxDifference(std::span(x).subspan(2 * whole.vocab()),
+                          std::span(y).subspan(2 * whole.vocab())),
             1e-4);
 }
 
@@ -235,10 +240,12 @@ TEST_F(CacheTest, EveryContextThatCoversThePositionsGivesTheSame) {
     results.emplace_back(logits.begin() + static_cast<int64_t>(rig.vocab()),
                          logits.begin() + static_cast<int64_t>(2 * rig.vocab()));
   }
-  for (size_t i = 1; i < results.size(); ++i) EXPECT_LT(MaxDifference(results[i], results[0]), 1e-5) << i;
+  for (size_t i = 1; i < results.size(); ++i)
+    EXPECT_LT(MaxDifference(results[i], results[0]), 1e-5) << i;
 }
 
-// A slot that is used again must not see what its last owner, or the padding of a chunk, left there.
+// A slot that is used again must not see what its last owner, or the padding of a chunk, left
+// there.
 TEST_F(CacheTest, AReusedSlotForgetsItsLastOwner) {
   Rig fresh(golden_), used(golden_);
   used.Prefill(Padded(Sequence(2), 64, 400), 1, 0, 50, 64);

@@ -40,7 +40,8 @@ class IsolationTest : public testing::TestWithParam<ForwardOptions> {
   // Loss, hidden states and gradients; `cotangents` weigh the log-probabilities.
   std::vector<std::vector<float>> Run(const PackedRows& rows, const weights::TensorMap& checkpoint,
                                       const std::vector<float>& weights,
-                                      const std::vector<int32_t>& targets, bool nan_safe_loss = true) {
+                                      const std::vector<int32_t>& targets,
+                                      bool nan_safe_loss = true) {
     const ForwardOptions& options = GetParam();
     TestProgram program("isolation");
     const ParamValues params =
@@ -51,9 +52,9 @@ class IsolationTest : public testing::TestWithParam<ForwardOptions> {
         program.Input(S32({kLength}, targets)), 0.7, 40);
     const Value terms = logprobs * program.Input(F32({kLength}, weights));
     // A loss whose masked terms are NaN sends NaN cotangents back to padding unless it selects.
-    const Value real = xla::Compare(program.Input(S32({kLength}, targets)),
-                                    xla::Constant(program.graph(), 0, xla::DType::kS32),
-                                    xla::Comparison::kGe);
+    const Value real =
+        xla::Compare(program.Input(S32({kLength}, targets)),
+                     xla::Constant(program.graph(), 0, xla::DType::kS32), xla::Comparison::kGe);
     const Value zero = xla::Constant(program.graph(), 0, xla::DType::kF32);
     const Value loss = xla::ReduceSum(nan_safe_loss ? xla::Select(real, terms, zero) : terms, {0});
     std::vector<Value> results = {loss, hidden}, wrt;
@@ -101,7 +102,8 @@ TEST_P(IsolationTest, T6_LaterTokensDoNotLeakIntoEarlierOnes) {
   const auto after = Run(b, golden_.checkpoint, Ones(0), Targets(b, -1));
   const auto width = static_cast<int64_t>(golden_.model->config().width);
   const auto early = [&](const std::vector<float>& hidden) {
-    return std::vector<float>(hidden.begin() + kStart * width, hidden.begin() + (kStart + 30) * width);
+    return std::vector<float>(hidden.begin() + kStart * width,
+                              hidden.begin() + (kStart + 30) * width);
   };
   EXPECT_EQ(early(before[1]), early(after[1]));
 }
@@ -124,10 +126,12 @@ TEST_P(IsolationTest, N3_PaddingMayHoldAnything) {
   // Even a loss that does not select: its value is NaN, the gradients are not.
   const auto careless = Run(dirty, golden_.checkpoint, weights, targets, false);
   EXPECT_TRUE(std::isnan(careless[0][0]));
-  for (size_t i = 1; i < expected.size(); ++i) EXPECT_EQ(expected[i], careless[i]) << "result " << i;
+  for (size_t i = 1; i < expected.size(); ++i)
+    EXPECT_EQ(expected[i], careless[i]) << "result " << i;
 }
 
-// A row of the embedding that only padding uses is NaN (an untied head, or the logits would be NaN themselves).
+// A row of the embedding that only padding uses is NaN (an untied head, or the logits would be NaN
+// themselves).
 TEST_P(IsolationTest, N3_NanEmbeddingOfAPaddingTokenIsNotRead) {
   std::string config = golden_.config_json;
   const std::string tied = "\"tie_word_embeddings\": true";
@@ -148,14 +152,15 @@ TEST_P(IsolationTest, N3_NanEmbeddingOfAPaddingTokenIsNotRead) {
   for (size_t i = 0; i < clean.size(); ++i) EXPECT_EQ(clean[i], values[i]) << "result " << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Layouts, IsolationTest,
-    testing::Values(ForwardOptions{LayerLayout::kPerLayer, false}, ForwardOptions{LayerLayout::kPerLayer, true},
-                    ForwardOptions{LayerLayout::kStacked, true}),
-    [](const testing::TestParamInfo<ForwardOptions>& info) {
-      if (info.param.layout == LayerLayout::kStacked) return std::string("Stacked");
-      return std::string(info.param.remat ? "Remat" : "Plain");
-    });
+INSTANTIATE_TEST_SUITE_P(Layouts, IsolationTest,
+                         testing::Values(ForwardOptions{LayerLayout::kPerLayer, false},
+                                         ForwardOptions{LayerLayout::kPerLayer, true},
+                                         ForwardOptions{LayerLayout::kStacked, true}),
+                         [](const testing::TestParamInfo<ForwardOptions>& info) {
+                           if (info.param.layout == LayerLayout::kStacked)
+                             return std::string("Stacked");
+                           return std::string(info.param.remat ? "Remat" : "Plain");
+                         });
 
 }  // namespace
 }  // namespace forebay::models

@@ -1,9 +1,10 @@
 // ChunkedLogprobs: log softmax of the output head without the [tokens, vocabulary] array.
 //
 // Legend: N tokens, D width, V vocabulary, C tokens of a chunk.
-// Measured on 2 cores (1024 tokens, SmolLM2's head, forward and backward): chunks of 512 unrolled 0.61 s, 256 unrolled
-// 0.69 s, 256 in a scan 0.82 s; chunks over the vocabulary instead 0.61 s. The difference is the head's gradient (113 MB),
-// which each further chunk reads and writes again: hence few chunks are unrolled and many are scanned.
+// Measured on 2 cores (1024 tokens, SmolLM2's head, forward and backward): chunks of 512 unrolled
+// 0.61 s, 256 unrolled 0.69 s, 256 in a scan 0.82 s; chunks over the vocabulary instead 0.61 s. The
+// difference is the head's gradient (113 MB), which each further chunk reads and writes again:
+// hence few chunks are unrolled and many are scanned.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -31,16 +32,20 @@ class Chunks {
   Chunks(double temperature, int64_t chunk, bool entropy)
       : temperature_(temperature), chunk_(chunk), entropy_(entropy) {}
 
-  // xs: hidden [N, D], head [V, D], targets [N] -> logprobs, log-sum-exps and, if asked for, entropies [N].
+  // xs: hidden [N, D], head [V, D], targets [N] -> logprobs, log-sum-exps and, if asked for,
+  // entropies [N].
   Values Forward(std::span<const Value> xs) const {
     const Value head = xs[1];
     const Value rows[] = {xs[0], xs[2]};
-    return MapRows(rows, {}, [&](std::span<const Value> in, std::span<const Value>) {
-             return Mapped{ForwardChunk(in[0], head, in[1]), {}};
-           }).rows;
+    return MapRows(rows, {},
+                   [&](std::span<const Value> in, std::span<const Value>) {
+                     return Mapped{ForwardChunk(in[0], head, in[1]), {}};
+                   })
+        .rows;
   }
 
-  Values Backward(std::span<const Value> xs, std::span<const Value> outputs, Value cotangent) const {
+  Values Backward(std::span<const Value> xs, std::span<const Value> outputs,
+                  Value cotangent) const {
     const Value head = xs[1];
     const Value rows[] = {xs[0], xs[2], outputs[1], cotangent};
     const Value sums[] = {xla::ZerosLike(head)};
@@ -92,21 +97,35 @@ class Chunks {
     return {{d_hidden}, {head_sum.empty() ? d_head : head_sum + d_head}};
   }
 
-  // Calls `body` on slices of C rows; concatenates the row results, passes the sums on (empty for the first chunk of an
-  // unrolled pass). The last chunk of a scan is padded: with target -1, whose gradient is zero.
+  // `then`, to be computed only once `first` is there.
+  static Values After(const Values& first, const Values& then) {
+    Values all = first;
+    all.insert(all.end(), then.begin(), then.end());
+    const Values ordered = xla::OptimizationBarrier(all);
+    return {ordered.begin() + static_cast<int64_t>(first.size()), ordered.end()};
+  }
+
+  // Calls `body` on slices of C rows; concatenates the row results, passes the sums on (empty for
+  // the first chunk of an unrolled pass). The last chunk of a scan is padded: with target -1, whose
+  // gradient is zero.
   template <typename Body>
-  Mapped MapRows(std::span<const Value> rows, std::span<const Value> zero_sums, const Body& body) const {
+  Mapped MapRows(std::span<const Value> rows, std::span<const Value> zero_sums,
+                 const Body& body) const {
     const int64_t count = rows[0].dim(0);
     const int64_t chunks = (count + chunk_ - 1) / chunk_;
     if (chunks > kUnrolledMax) return ScanRows(rows, zero_sums, chunks, body);
     std::vector<Values> parts;
-    Values sums;
+    Values sums, previous;
     for (int64_t start = 0; start < count; start += chunk_) {
       Values slices;
       for (const Value& row : rows) {
         slices.push_back(xla::Slice(row, 0, start, std::min(count, start + chunk_)));
       }
+      // Or XLA may compute all chunks' logits before it reduces any.
+      if (!previous.empty()) slices = After(previous, slices);
       Mapped mapped = body(slices, sums);
+      previous = mapped.sums;
+      previous.insert(previous.end(), mapped.rows.begin(), mapped.rows.end());
       parts.resize(mapped.rows.size());
       for (size_t i = 0; i < parts.size(); ++i) parts[i].push_back(mapped.rows[i]);
       sums = mapped.sums;
@@ -159,8 +178,8 @@ class Chunks {
 
 }  // namespace
 
-Value ChunkedLogprobs(Value hidden_ND, Value head_VD, Value targets_N, double temperature, int64_t chunk,
-                      Value* entropy_N) {
+Value ChunkedLogprobs(Value hidden_ND, Value head_VD, Value targets_N, double temperature,
+                      int64_t chunk, Value* entropy_N) {
   xla::Graph& graph = *hidden_ND.graph();
   if (!(temperature > 0) || chunk < 1) {
     return graph.Fail("ChunkedLogprobs: the temperature and the chunk must be positive");
@@ -169,9 +188,8 @@ Value ChunkedLogprobs(Value hidden_ND, Value head_VD, Value targets_N, double te
   const Value xs[] = {hidden_ND, head_VD, targets_N};
   const Values outputs = xla::CustomVjp(
       [chunks](std::span<const Value> in) { return chunks.Forward(in); },
-      [chunks](std::span<const Value> in, std::span<const Value> out, std::span<const Value> d_out) {
-        return chunks.Backward(in, out, d_out[0]);
-      },
+      [chunks](std::span<const Value> in, std::span<const Value> out,
+               std::span<const Value> d_out) { return chunks.Backward(in, out, d_out[0]); },
       xs);
   if (entropy_N != nullptr) *entropy_N = xla::StopGradient(outputs[2]);
   return outputs[0];

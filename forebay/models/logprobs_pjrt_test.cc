@@ -32,7 +32,8 @@ Inputs RandomInputs() {
   for (int64_t i = 0; i < kCount * kWidth; ++i) {
     inputs.hidden.push_back(static_cast<float>(3 * rng.Normal()));
   }
-  for (int64_t i = 0; i < kVocab * kWidth; ++i) inputs.head.push_back(static_cast<float>(rng.Normal()));
+  for (int64_t i = 0; i < kVocab * kWidth; ++i)
+    inputs.head.push_back(static_cast<float>(rng.Normal()));
   for (int64_t i = 0; i < kCount; ++i) {
     inputs.weights.push_back(static_cast<float>(rng.Normal()));
     inputs.targets.push_back(static_cast<int32_t>(rng.Below(kVocab)));
@@ -68,7 +69,8 @@ std::vector<std::vector<float>> Plain(const Inputs& in, double temperature) {
   return program.Run({logprobs, entropy, gradients[0], gradients[1]});
 }
 
-// Chunks: one token (a scan of 53), a divisor of nothing (scanned and unrolled), all at once, more than all.
+// Chunks: one token (a scan of 53), a divisor of nothing (scanned and unrolled), all at once, more
+// than all.
 TEST(ChunkedLogprobsTest, EqualsThePlainForm) {
   const Inputs in = RandomInputs();
   for (const double temperature : {1.0, 0.6}) {
@@ -124,8 +126,8 @@ TEST(ChunkedLogprobsTest, NeverHoldsAllLogits) {
     return TestClient().Compile(program).value()->memory().value().temp_bytes;
   };
   const int64_t all_logits = int64_t{2048} * 4096 * 4;
-  EXPECT_LT(temp_bytes(2048, 64), all_logits / 4);   // 32 chunks, scanned
-  EXPECT_LT(temp_bytes(2048, 512), all_logits);      // 4 chunks, unrolled
+  EXPECT_LT(temp_bytes(2048, 64), all_logits / 4);     // 32 chunks, scanned
+  EXPECT_LT(temp_bytes(2048, 512), all_logits * 0.6);  // 4 chunks, unrolled
 }
 
 TEST(ChunkedLogprobsTest, RefusesABadTemperatureOrChunk) {

@@ -30,7 +30,8 @@ Result<std::string> Architecture(const std::string& config_json) {
     return name == "llama" ? "LlamaForCausalLM" : name;
   }
   return InvalidArgument(
-      "config.json names no architecture: \"architectures\" must be a list such as [\"LlamaForCausalLM\"]");
+      "config.json names no architecture: \"architectures\" must be a list such as "
+      "[\"LlamaForCausalLM\"]");
 }
 
 }  // namespace
@@ -41,9 +42,10 @@ Result<std::unique_ptr<Model>> Model::Create(const std::string& config_json) {
     FB_ASSIGN_OR_RETURN(LlamaConfig config, ParseLlamaConfig(config_json));
     return std::unique_ptr<Model>(std::make_unique<Llama>(std::move(config)));
   }
-  return InvalidArgument(fmt::format(
-      "config.json: the architecture \"{}\" is not supported; supported is LlamaForCausalLM (Llama, SmolLM2)",
-      architecture.substr(0, 80)));
+  return InvalidArgument(
+      fmt::format("config.json: the architecture \"{}\" is not supported; supported is "
+                  "LlamaForCausalLM (Llama, SmolLM2)",
+                  architecture.substr(0, 80)));
 }
 
 }  // namespace forebay::models

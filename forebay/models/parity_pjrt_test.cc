@@ -1,5 +1,5 @@
-// The Llama family equals the reference implementation: logits, log-probabilities, loss and every gradient, packed or
-// apart, in both layouts, with and without recomputation.
+// The Llama family equals the reference implementation: logits, log-probabilities, loss and every
+// gradient, packed or apart, in both layouts, with and without recomputation.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -67,10 +67,12 @@ TEST_P(ParityTest, LogitsEqualTheReference) {
   const ParamValues params =
       program.Inputs(golden_.model->FromCheckpoint(golden_.checkpoint, options.layout).value());
   const Value hidden = golden_.model->Hidden(params, Rows().Inputs(&program), options);
-  const std::vector<float> logits = program.Run({xla::Linear(hidden, golden_.model->Head(params))})[0];
+  const std::vector<float> logits =
+      program.Run({xla::Linear(hidden, golden_.model->Head(params))})[0];
   const auto vocab = static_cast<size_t>(golden_.model->config().vocab_size);
   for (size_t i = 0; i < 3; ++i) {
-    const std::span<const float> ours(logits.data() + At(i, 0) * vocab, sequences_[i].size() * vocab);
+    const std::span<const float> ours(logits.data() + At(i, 0) * vocab,
+                                      sequences_[i].size() * vocab);
     EXPECT_LT(MaxDifference(ours, Reference("seq" + std::to_string(i) + ".logits")), 2e-4) << i;
   }
 }
@@ -92,9 +94,9 @@ TEST_P(ParityTest, LogprobsLossAndGradientsEqualTheReference) {
   }
   const int64_t count = c.rows * c.length;
   const Value hidden = golden_.model->Hidden(params, Rows().Inputs(&program), c.options);
-  const Value logprobs = ChunkedLogprobs(
-      xla::Reshape(hidden, {count, golden_.model->config().width}), golden_.model->Head(params),
-      program.Input(S32({count}, targets)), 1.0, 48);
+  const Value logprobs =
+      ChunkedLogprobs(xla::Reshape(hidden, {count, golden_.model->config().width}),
+                      golden_.model->Head(params), program.Input(S32({count}, targets)), 1.0, 48);
   const Value loss =
       xla::ReduceSum(logprobs * program.Input(F32({count}, weights)), {0}) * (-1.0 / 107);
   std::vector<Value> results = {loss, logprobs}, wrt;
@@ -109,7 +111,8 @@ TEST_P(ParityTest, LogprobsLossAndGradientsEqualTheReference) {
   }
   weights::TensorMap gradients;
   size_t next = 2;
-  for (const auto& [name, tensor] : tensors) gradients[name] = F32(tensor.shape().dims, values[next++]);
+  for (const auto& [name, tensor] : tensors)
+    gradients[name] = F32(tensor.shape().dims, values[next++]);
   gradients = golden_.model->ToCheckpoint(gradients, c.options.layout).value();
   EXPECT_EQ(gradients.size(), golden_.checkpoint.size());
   for (const auto& [name, gradient] : gradients) {

@@ -97,7 +97,8 @@ PackedRows::PackedRows(int64_t rows_in, int64_t length_in) : rows(rows_in), leng
   positions.assign(size, 0);
 }
 
-void PackedRows::Place(int64_t row, int64_t start, int32_t segment, std::span<const int32_t> sequence) {
+void PackedRows::Place(int64_t row, int64_t start, int32_t segment,
+                       std::span<const int32_t> sequence) {
   FB_CHECK(start + static_cast<int64_t>(sequence.size()) <= length, "the sequence fits the row");
   for (size_t i = 0; i < sequence.size(); ++i) {
     const size_t at = static_cast<size_t>(row * length + start) + i;
@@ -109,7 +110,8 @@ void PackedRows::Place(int64_t row, int64_t start, int32_t segment, std::span<co
 
 PackedInputs PackedRows::Inputs(TestProgram* program) const {
   const xla::Dims dims = {rows, length};
-  return {program->Input(S32(dims, tokens), "tokens"), program->Input(S32(dims, segments), "segments"),
+  return {program->Input(S32(dims, tokens), "tokens"),
+          program->Input(S32(dims, segments), "segments"),
           program->Input(S32(dims, positions), "positions")};
 }
 

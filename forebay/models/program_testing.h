@@ -1,5 +1,6 @@
-// What the tests of models share: tensors from literals, the golden model, and programs that run on the CPU plugin.
-// Every failure here ends the test program with its reason (FB_CHECK): nothing useful can follow.
+// What the tests of models share: tensors from literals, the golden model, and programs that run on
+// the CPU plugin. Every failure here ends the test program with its reason (FB_CHECK): nothing
+// useful can follow.
 #pragma once
 
 #include <cstdint>

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <numbers>
 #include <nlohmann/json.hpp>
+#include <numbers>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -43,8 +43,9 @@ Status ReadSize(const json& object, std::string_view key, int64_t* out, bool req
     return InvalidArgument(fmt::format("config.json has no \"{}\"; a Llama model needs it", key));
   }
   if (!value->is_number_integer() || value->is_number_float() || *value < 1 || *value > kSizeMax) {
-    return InvalidArgument(fmt::format("config.json: \"{}\" is {}; it must be an integer from 1 to {}", key,
-                                       Show(*value), kSizeMax));
+    return InvalidArgument(
+        fmt::format("config.json: \"{}\" is {}; it must be an integer from 1 to {}", key,
+                    Show(*value), kSizeMax));
   }
   *out = value->get<int64_t>();
   return OkStatus();
@@ -54,7 +55,8 @@ Status ReadPositive(const json& object, std::string_view key, double* out, bool 
   const json* value = Find(object, key);
   if (value == nullptr) {
     if (!required) return OkStatus();
-    return InvalidArgument(fmt::format("config.json has no \"{}\", which its rope_scaling needs", key));
+    return InvalidArgument(
+        fmt::format("config.json has no \"{}\", which its rope_scaling needs", key));
   }
   const double number = value->is_number() ? value->get<double>() : -1;
   if (!(number > 0) || !std::isfinite(number)) {
@@ -82,21 +84,24 @@ Status ReadToken(const json& object, std::string_view key, int64_t vocab_size, i
   if (value != nullptr && value->is_array()) value = value->empty() ? nullptr : &value->front();
   if (value == nullptr) return OkStatus();
   if (!value->is_number_integer() || *value < 0 || *value >= vocab_size) {
-    return InvalidArgument(fmt::format("config.json: \"{}\" is {}; it must be a token id below vocab_size {}",
-                                       key, Show(*value), vocab_size));
+    return InvalidArgument(
+        fmt::format("config.json: \"{}\" is {}; it must be a token id below vocab_size {}", key,
+                    Show(*value), vocab_size));
   }
   *out = value->get<int32_t>();
   return OkStatus();
 }
 
-// Options whose other settings change the mathematics: refused by name rather than computed wrongly.
+// Options whose other settings change the mathematics: refused by name rather than computed
+// wrongly.
 Status CheckUnsupported(const json& object) {
   for (const std::string_view key : {"attention_bias", "mlp_bias"}) {
     bool on = false;
     FB_RETURN_IF_ERROR(ReadBool(object, key, &on));
     if (on) {
       return InvalidArgument(fmt::format(
-          "config.json: \"{}\" is true; Llama models with biases are not supported, only false is", key));
+          "config.json: \"{}\" is true; Llama models with biases are not supported, only false is",
+          key));
     }
   }
   if (const json* act = Find(object, "hidden_act"); act != nullptr && *act != "silu") {
@@ -108,10 +113,11 @@ Status CheckUnsupported(const json& object) {
         "config.json: \"partial_rotary_factor\" is {}; only 1 is supported", Show(*part)));
   }
   if (const json* quantization = Find(object, "quantization_config"); quantization != nullptr) {
-    return InvalidArgument(fmt::format(
-        "config.json: \"quantization_config\" is {}; quantised checkpoints are not supported: use the "
-        "model's unquantised weights",
-        Show(*quantization)));
+    return InvalidArgument(
+        fmt::format("config.json: \"quantization_config\" is {}; quantised checkpoints are not "
+                    "supported: use the "
+                    "model's unquantised weights",
+                    Show(*quantization)));
   }
   return OkStatus();
 }
@@ -128,8 +134,8 @@ Status ReadRope(const json& rope, std::string_view key, LlamaConfig* config) {
   if (type == nullptr || *type == "default") return OkStatus();
   if (*type != "llama3") {
     return InvalidArgument(fmt::format(
-        "config.json: \"{}\" has the type {}; supported are \"llama3\" and \"default\" (or null)", key,
-        Show(*type)));
+        "config.json: \"{}\" has the type {}; supported are \"llama3\" and \"default\" (or null)",
+        key, Show(*type)));
   }
   Llama3RopeScaling scaling;
   FB_RETURN_IF_ERROR(ReadPositive(rope, "factor", &scaling.factor, true));
@@ -138,9 +144,10 @@ Status ReadRope(const json& rope, std::string_view key, LlamaConfig* config) {
   FB_RETURN_IF_ERROR(
       ReadPositive(rope, "original_max_position_embeddings", &scaling.original_context, true));
   if (scaling.high_freq_factor <= scaling.low_freq_factor) {
-    return InvalidArgument(fmt::format(
-        "config.json: \"{}\" has high_freq_factor {} and low_freq_factor {}; the first must be larger", key,
-        scaling.high_freq_factor, scaling.low_freq_factor));
+    return InvalidArgument(
+        fmt::format("config.json: \"{}\" has high_freq_factor {} and low_freq_factor {}; the first "
+                    "must be larger",
+                    key, scaling.high_freq_factor, scaling.low_freq_factor));
   }
   config->rope_scaling = scaling;
   return OkStatus();
@@ -155,10 +162,11 @@ Status ReadHeads(const json& object, ModelConfig* base) {
         base->query_heads, base->kv_heads));
   }
   if (Find(object, "head_dim") == nullptr && base->width % base->query_heads != 0) {
-    return InvalidArgument(fmt::format(
-        "config.json: \"hidden_size\" {} is not a multiple of \"num_attention_heads\" {}, and there is no "
-        "\"head_dim\"",
-        base->width, base->query_heads));
+    return InvalidArgument(
+        fmt::format("config.json: \"hidden_size\" {} is not a multiple of \"num_attention_heads\" "
+                    "{}, and there is no "
+                    "\"head_dim\"",
+                    base->width, base->query_heads));
   }
   base->head_dim = base->width / base->query_heads;
   FB_RETURN_IF_ERROR(ReadSize(object, "head_dim", &base->head_dim, false));
@@ -191,7 +199,8 @@ Result<LlamaConfig> ParseLlamaConfig(const std::string& config_json) {
   FB_RETURN_IF_ERROR(ReadSize(object, "num_attention_heads", &base.query_heads, true));
   FB_RETURN_IF_ERROR(ReadSize(object, "intermediate_size", &base.ff_width, true));
   FB_RETURN_IF_ERROR(ReadHeads(object, &base));
-  base.context_max = 2048;  // what transformers assumes where the file is silent, as for the next three
+  base.context_max =
+      2048;  // what transformers assumes where the file is silent, as for the next three
   FB_RETURN_IF_ERROR(ReadSize(object, "max_position_embeddings", &base.context_max, false));
   base.rms_eps = 1e-6;
   FB_RETURN_IF_ERROR(ReadPositive(object, "rms_norm_eps", &base.rms_eps, false));
@@ -208,8 +217,9 @@ Result<LlamaConfig> ParseLlamaConfig(const std::string& config_json) {
   }
   constexpr int64_t kLayersMax = 4096;  // a program has a node for each operation of each layer
   if (base.layers > kLayersMax) {
-    return InvalidArgument(fmt::format("config.json: \"num_hidden_layers\" is {}; at most {} are supported",
-                                       base.layers, kLayersMax));
+    return InvalidArgument(
+        fmt::format("config.json: \"num_hidden_layers\" is {}; at most {} are supported",
+                    base.layers, kLayersMax));
   }
   return config;
 }
@@ -223,8 +233,8 @@ std::vector<float> RopeFrequencies(const LlamaConfig& config) {
         std::pow(config.base.rope_theta, -static_cast<double>(i) / static_cast<double>(half));
     if (config.rope_scaling) {
       const Llama3RopeScaling& s = *config.rope_scaling;
-      // How often this dimension turns within the original context: fast ones stay, slow ones are stretched by
-      // `factor`, those between are interpolated.
+      // How often this dimension turns within the original context: fast ones stay, slow ones are
+      // stretched by `factor`, those between are interpolated.
       const double turns = s.original_context * frequency / (2 * std::numbers::pi);
       if (turns < s.low_freq_factor) {
         frequency /= s.factor;

@@ -21,11 +21,13 @@ struct LlamaConfig {
   std::optional<Llama3RopeScaling> rope_scaling;
 };
 
-// From config.json text. kInvalidArgument names the key that is missing, out of range or unsupported, its value and
-// what would be right; unknown keys that cannot change the result are ignored.
+// From config.json text. kInvalidArgument names the key that is missing, out of range or
+// unsupported, its value and what would be right; unknown keys that cannot change the result are
+// ignored.
 Result<LlamaConfig> ParseLlamaConfig(const std::string& config_json);
 
-// Rotary frequencies in radians per position, head_dim / 2 of them, scaled where the config says so.
+// Rotary frequencies in radians per position, head_dim / 2 of them, scaled where the config says
+// so.
 std::vector<float> RopeFrequencies(const LlamaConfig& config);
 
 }  // namespace forebay::models

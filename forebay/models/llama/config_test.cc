@@ -17,7 +17,8 @@ using nlohmann::json;
 using testing::HasSubstr;
 
 json Good() {
-  return json::parse(R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 49152, "hidden_size": 576,
+  return json::parse(
+      R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 49152, "hidden_size": 576,
     "num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "intermediate_size": 1536,
     "rms_norm_eps": 1e-05, "rope_theta": 100000, "max_position_embeddings": 8192, "tie_word_embeddings": true,
     "bos_token_id": 1, "eos_token_id": [2, 7], "hidden_act": "silu", "rope_scaling": null, "mlp_bias": false})");
@@ -37,8 +38,9 @@ TEST(LlamaConfigTest, ReadsSmolLm2) {
 
 TEST(LlamaConfigTest, DefaultsAreThoseOfTheFormat) {
   json object = Good();
-  for (const char* key : {"num_key_value_heads", "rope_theta", "rms_norm_eps", "tie_word_embeddings",
-                          "bos_token_id", "eos_token_id", "max_position_embeddings"}) {
+  for (const char* key :
+       {"num_key_value_heads", "rope_theta", "rms_norm_eps", "tie_word_embeddings", "bos_token_id",
+        "eos_token_id", "max_position_embeddings"}) {
     object.erase(key);
   }
   const LlamaConfig config = ParseLlamaConfig(object.dump()).value();
@@ -95,7 +97,8 @@ TEST(LlamaConfigTest, RefusesWhatItCannotCompute) {
 TEST(LlamaConfigTest, CreateNamesAnUnsupportedArchitecture) {
   json object = Good();
   object["architectures"] = {"MambaForCausalLM"};
-  EXPECT_THAT(Model::Create(object.dump()).status().message(), HasSubstr("\"MambaForCausalLM\" is not supported"));
+  EXPECT_THAT(Model::Create(object.dump()).status().message(),
+              HasSubstr("\"MambaForCausalLM\" is not supported"));
   object.erase("architectures");
   EXPECT_THAT(Model::Create(object.dump()).status().message(), HasSubstr("names no architecture"));
   object["model_type"] = "llama";
@@ -126,14 +129,17 @@ TEST(RopeFrequenciesTest, Llama3ScalesSlowOnesOnly) {
   json object = Good();
   object["head_dim"] = 128;
   object["rope_theta"] = 500000.0;
-  object["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0},
-                            {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 8192}};
+  object["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", 8.0},
+                            {"low_freq_factor", 1.0},
+                            {"high_freq_factor", 4.0},
+                            {"original_max_position_embeddings", 8192}};
   const std::vector<float> f = RopeFrequencies(ParseLlamaConfig(object.dump()).value());
   ASSERT_EQ(f.size(), 64u);
   EXPECT_FLOAT_EQ(f[0], 1.0F);
-  EXPECT_FLOAT_EQ(f[28], 0.0032114461F);       // turns 4.19 times in 8192 tokens: kept
-  EXPECT_NEAR(f[30], 0.0013718936, 2e-9);      // 2.78 times: between
-  EXPECT_FLOAT_EQ(f[63], 2.4551408e-06F / 8);  // stretched
+  EXPECT_FLOAT_EQ(f[28], 0.0032114461F);               // turns 4.19 times in 8192 tokens: kept
+  EXPECT_NEAR(f[30], 0.0013718936, 2e-9);              // 2.78 times: between
+  EXPECT_FLOAT_EQ(f[63], 2.4551408e-06F / 8);          // stretched
   object["rope_parameters"] = object["rope_scaling"];  // as newer versions write it
   object["rope_parameters"]["rope_theta"] = 500000.0;
   object.erase("rope_scaling");

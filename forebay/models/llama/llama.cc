@@ -33,11 +33,12 @@ namespace {
 Value Param(xla::Graph& graph, const ParamValues& params, const std::string& name) {
   const auto it = params.find(name);
   if (it != params.end()) return it->second;
-  return graph.Fail(fmt::format("the Llama model is missing the parameter {}; Model::Params lists all", name));
+  return graph.Fail(
+      fmt::format("the Llama model is missing the parameter {}; Model::Params lists all", name));
 }
 
-// Rows of the embedding table, with zeros where `real_N` is false: whatever padding tokens hold (an id out of range, a
-// row of NaN), nothing of it enters the products that attention sums over.
+// Rows of the embedding table, with zeros where `real_N` is false: whatever padding tokens hold (an
+// id out of range, a row of NaN), nothing of it enters the products that attention sums over.
 Value Embed(Value table, Value tokens_N, Value real_N) {
   const Value zero = xla::Constant(*table.graph(), 0, xla::DType::kF32);
   return xla::Select(xla::ExpandDims(real_N, 1), xla::Take(table, tokens_N), zero);
@@ -81,8 +82,8 @@ Value Llama::RunLayer(const Layer& layer, Value x_ND, const AttendFn& attend) co
   const Value attended = attend(xla::Linear(normed, layer.query), xla::Linear(normed, layer.key),
                                 xla::Linear(normed, layer.value));
   const Value middle = x_ND + xla::Linear(attended, layer.output);
-  return middle + SwiGlu(RmsNorm(middle, layer.mlp_norm, config_.base.rms_eps), layer.gate, layer.up,
-                         layer.down);
+  return middle + SwiGlu(RmsNorm(middle, layer.mlp_norm, config_.base.rms_eps), layer.gate,
+                         layer.up, layer.down);
 }
 
 Value Llama::Finish(const ParamValues& params, Value x_ND) const {
@@ -97,8 +98,8 @@ Value Llama::Hidden(const ParamValues& params, const PackedInputs& inputs,
   const int64_t rows = inputs.tokens_BT.dim(0), length = inputs.tokens_BT.dim(1);
   const auto flat = [&](Value x_BT) { return xla::Reshape(x_BT, {rows * length}); };
 
-  const Value real_N =
-      xla::Compare(flat(inputs.segments_BT), xla::Constant(graph, 0, xla::DType::kS32), xla::Comparison::kNe);
+  const Value real_N = xla::Compare(
+      flat(inputs.segments_BT), xla::Constant(graph, 0, xla::DType::kS32), xla::Comparison::kNe);
   const RopeTables rope = MakeRopeTables(flat(inputs.positions_BT), frequencies_);
   // Behind a barrier, or XLA computes the mask and the angles again in each layer's fusions.
   const Value tables[] = {PackedBias(inputs.segments_BT), rope.cos_NH, rope.sin_NH};
@@ -160,8 +161,9 @@ bool Llama::CheckCache(xla::Graph& graph, const KvCache& cache, int64_t context)
       if (part.empty() || part.dims().size() != 4 || part.dim(1) != heads_.kv_heads ||
           part.dim(2) < context || part.dim(3) != heads_.head_dim || context < 1) {
         graph.Fail(fmt::format(
-            "layer {}'s key/value cache is {}; expected [slots, {}, at least the context {}, {}]", i,
-            part.empty() ? "empty" : part.shape().ToString(), heads_.kv_heads, context, heads_.head_dim));
+            "layer {}'s key/value cache is {}; expected [slots, {}, at least the context {}, {}]",
+            i, part.empty() ? "empty" : part.shape().ToString(), heads_.kv_heads, context,
+            heads_.head_dim));
         return false;
       }
     }
@@ -179,18 +181,21 @@ Value Llama::Decode(const ParamValues& params, Value tokens_S, Value positions_S
   const Value active_S = xla::Compare(positions_S, zero, xla::Comparison::kGe);
   const RopeTables rope = MakeRopeTables(xla::Max(positions_S, zero), frequencies_);
 
-  // The cache as rows [S * K * C, H]: each slot writes K of them. An idle slot's rows lie beyond the end, where a
-  // scatter drops them.
+  // The cache as rows [S * K * C, H]: each slot writes K of them. An idle slot's rows lie beyond
+  // the end, where a scatter drops them.
   const xla::Shape grid{xla::DType::kS32, {slots, kv_heads}};
-  const Value pair = xla::Iota(graph, grid, 0) * static_cast<double>(kv_heads) + xla::Iota(graph, grid, 1);
+  const Value pair =
+      xla::Iota(graph, grid, 0) * static_cast<double>(kv_heads) + xla::Iota(graph, grid, 1);
   const Value row = pair * static_cast<double>(capacity) + xla::ExpandDims(positions_S, 1);
   const Value beyond =
       xla::Constant(graph, static_cast<double>(slots * kv_heads * capacity), xla::DType::kS32);
-  const Value rows = xla::Reshape(xla::Select(xla::ExpandDims(active_S, 1), row, beyond), {slots * kv_heads});
+  const Value rows =
+      xla::Reshape(xla::Select(xla::ExpandDims(active_S, 1), row, beyond), {slots * kv_heads});
   const auto write = [&](Value* part, Value update) {
     const xla::Dims dims = part->dims();
     const Value flat = xla::Reshape(*part, {slots * kv_heads * capacity, dim});
-    *part = xla::Reshape(xla::ScatterSet(flat, rows, xla::Reshape(update, {slots * kv_heads, dim})), dims);
+    *part = xla::Reshape(xla::ScatterSet(flat, rows, xla::Reshape(update, {slots * kv_heads, dim})),
+                         dims);
   };
 
   Value x = Embed(Param(graph, params, std::string(kEmbedName)), tokens_S, active_S);
@@ -200,9 +205,9 @@ Value Llama::Decode(const ParamValues& params, Value tokens_S, Value positions_S
     const AttendFn attend = [&](Value query, Value key, Value value) {
       write(&keys, Heads(key, kv_heads, rope));
       write(&values, value);
-      const Value attended = DecodeAttention(
-          Heads(query, heads_.query_heads, rope), xla::Slice(keys, 2, 0, context),
-          xla::Slice(values, 2, 0, context), xla::Max(positions_S, zero), heads_);
+      const Value attended =
+          DecodeAttention(Heads(query, heads_.query_heads, rope), xla::Slice(keys, 2, 0, context),
+                          xla::Slice(values, 2, 0, context), xla::Max(positions_S, zero), heads_);
       return xla::Reshape(attended, {slots, heads_.query_heads * dim});
     };
     x = RunLayer(Layer::Of(LayerWeights(graph, config_.base, params, layer)), x, attend);
@@ -210,8 +215,8 @@ Value Llama::Decode(const ParamValues& params, Value tokens_S, Value positions_S
   return Finish(params, x);
 }
 
-Value Llama::Prefill(const ParamValues& params, Value tokens_T, Value slot, Value start, Value length,
-                     int64_t context, KvCache* cache) const {
+Value Llama::Prefill(const ParamValues& params, Value tokens_T, Value slot, Value start,
+                     Value length, int64_t context, KvCache* cache) const {
   xla::Graph& graph = *tokens_T.graph();
   if (!CheckCache(graph, *cache, context)) return graph.Fail("see the first error");
   const int64_t tokens = tokens_T.dim(0), kv_heads = heads_.kv_heads, dim = heads_.head_dim;
@@ -222,7 +227,8 @@ Value Llama::Prefill(const ParamValues& params, Value tokens_T, Value slot, Valu
   const Value first[] = {slot, zero, zero, zero};
   // [T, K, H] -> [1, K, T, H], into the slot's part of the cache.
   const auto write = [&](Value* part, Value update_TKH) {
-    *part = xla::DynamicUpdateSlice(*part, xla::ExpandDims(xla::Transpose(update_TKH, {1, 0, 2}), 0), corner);
+    *part = xla::DynamicUpdateSlice(
+        *part, xla::ExpandDims(xla::Transpose(update_TKH, {1, 0, 2}), 0), corner);
   };
   const auto read = [&](Value part) {
     return xla::Squeeze(xla::DynamicSlice(part, first, {1, kv_heads, context, dim}), 0);
@@ -255,7 +261,8 @@ Result<weights::TensorMap> Llama::FromCheckpoint(const weights::TensorMap& tenso
   return LlamaFromCheckpoint(config_.base, tensors, layout);
 }
 
-Result<weights::TensorMap> Llama::ToCheckpoint(const weights::TensorMap& params, LayerLayout layout) const {
+Result<weights::TensorMap> Llama::ToCheckpoint(const weights::TensorMap& params,
+                                               LayerLayout layout) const {
   return LlamaToCheckpoint(config_.base, params, layout);
 }
 

@@ -1,5 +1,5 @@
-// Llama: the forward passes of Llama 2 and 3, SmolLM2 and their likes (no biases, RMSNorm, rotary positions, SwiGLU,
-// grouped-query attention).
+// Llama: the forward passes of Llama 2 and 3, SmolLM2 and their likes (no biases, RMSNorm, rotary
+// positions, SwiGLU, grouped-query attention).
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,9 @@ class Llama : public Model {
   xla::Value Head(const ParamValues& params) const override;
   xla::Value Decode(const ParamValues& params, xla::Value tokens_S, xla::Value positions_S,
                     int64_t context, KvCache* cache) const override;
-  xla::Value Prefill(const ParamValues& params, xla::Value tokens_T, xla::Value slot, xla::Value start,
-                     xla::Value length, int64_t context, KvCache* cache) const override;
+  xla::Value Prefill(const ParamValues& params, xla::Value tokens_T, xla::Value slot,
+                     xla::Value start, xla::Value length, int64_t context,
+                     KvCache* cache) const override;
   Result<weights::TensorMap> FromCheckpoint(const weights::TensorMap& tensors,
                                             LayerLayout layout) const override;
   Result<weights::TensorMap> ToCheckpoint(const weights::TensorMap& params,

@@ -48,7 +48,8 @@ class Problems {
   }
 
  private:
-  static void Append(std::string_view kind, const std::vector<std::string>& names, std::string* text) {
+  static void Append(std::string_view kind, const std::vector<std::string>& names,
+                     std::string* text) {
     if (names.empty()) return;
     *text += fmt::format("; {} {}: ", names.size(), kind);
     for (size_t i = 0; i < std::min(names.size(), kListedMax); ++i) {
@@ -77,7 +78,8 @@ Status CheckCoverage(const std::vector<ParamSpec>& specs, const TensorMap& tenso
     if (it == tensors.end()) {
       problems.Missing(spec.name);
     } else if (const Shape& shape = it->second.shape(); shape.dims != spec.shape.dims) {
-      problems.Wrong(spec.name, fmt::format("{}, expected {}", shape.ToString(), spec.shape.ToString()));
+      problems.Wrong(spec.name,
+                     fmt::format("{}, expected {}", shape.ToString(), spec.shape.ToString()));
     } else if (!xla::IsFloat(shape.dtype)) {
       problems.Wrong(spec.name, fmt::format("{}, expected a float type", shape.ToString()));
     }
@@ -104,9 +106,11 @@ Result<HostTensor> Stack(const ModelConfig& config, const LayerTensor& layer_ten
   HostTensor stacked = HostTensor::Allocate(shape, &bytes);
   const size_t layer_bytes = bytes.size() / static_cast<size_t>(config.layers);
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    FB_ASSIGN_OR_RETURN(const HostTensor one,
-                        weights::ConvertFloat(tensors.at(LayerName(layer, layer_tensor.suffix)), DType::kF32));
-    std::memcpy(bytes.data() + static_cast<size_t>(layer) * layer_bytes, one.bytes().data(), layer_bytes);
+    FB_ASSIGN_OR_RETURN(
+        const HostTensor one,
+        weights::ConvertFloat(tensors.at(LayerName(layer, layer_tensor.suffix)), DType::kF32));
+    std::memcpy(bytes.data() + static_cast<size_t>(layer) * layer_bytes, one.bytes().data(),
+                layer_bytes);
   }
   return stacked;
 }
@@ -188,7 +192,8 @@ Result<TensorMap> LlamaFromCheckpoint(const ModelConfig& config, const TensorMap
   return params;
 }
 
-Result<TensorMap> LlamaToCheckpoint(const ModelConfig& config, const TensorMap& params, LayerLayout layout) {
+Result<TensorMap> LlamaToCheckpoint(const ModelConfig& config, const TensorMap& params,
+                                    LayerLayout layout) {
   FB_RETURN_IF_ERROR(
       CheckCoverage(LlamaParams(config, layout), params, /*tied=*/false, "set of parameters"));
   if (layout == LayerLayout::kPerLayer) return params;

@@ -49,7 +49,8 @@ TEST_F(WeightMapTest, RoundTripInBothLayouts) {
     const auto params = golden_.model->FromCheckpoint(golden_.checkpoint, layout).value();
     const auto specs = golden_.model->Params(layout);
     ASSERT_EQ(params.size(), specs.size());
-    for (const ParamSpec& spec : specs) EXPECT_EQ(params.at(spec.name).shape(), spec.shape) << spec.name;
+    for (const ParamSpec& spec : specs)
+      EXPECT_EQ(params.at(spec.name).shape(), spec.shape) << spec.name;
     EXPECT_EQ(weights::Digest(golden_.model->ToCheckpoint(params, layout).value()), digest);
   }
   EXPECT_EQ(golden_.model->Params(LayerLayout::kStacked).size(), 11u);
@@ -57,7 +58,8 @@ TEST_F(WeightMapTest, RoundTripInBothLayouts) {
 }
 
 TEST_F(WeightMapTest, StackedLayersAreInOrder) {
-  const auto stacked = golden_.model->FromCheckpoint(golden_.checkpoint, LayerLayout::kStacked).value();
+  const auto stacked =
+      golden_.model->FromCheckpoint(golden_.checkpoint, LayerLayout::kStacked).value();
   const auto all = stacked.at("model.layers.*.mlp.up_proj.weight").as<float>();
   const auto last = golden_.checkpoint.at("model.layers.2.mlp.up_proj.weight").as<float>();
   EXPECT_TRUE(std::equal(last.begin(), last.end(), all.end() - static_cast<int64_t>(last.size())));
@@ -65,7 +67,8 @@ TEST_F(WeightMapTest, StackedLayersAreInOrder) {
 
 TEST_F(WeightMapTest, HalfPrecisionIsConverted) {
   weights::TensorMap half = golden_.checkpoint;
-  for (auto& [name, tensor] : half) tensor = weights::ConvertFloat(tensor, xla::DType::kBF16).value();
+  for (auto& [name, tensor] : half)
+    tensor = weights::ConvertFloat(tensor, xla::DType::kBF16).value();
   const auto params = golden_.model->FromCheckpoint(half, LayerLayout::kPerLayer).value();
   EXPECT_EQ(params.at("model.norm.weight").shape().dtype, xla::DType::kF32);
   const auto expected = golden_.checkpoint.at("model.embed_tokens.weight").as<float>();
@@ -81,12 +84,13 @@ TEST_F(WeightMapTest, W1_RefusesMissingExtraAndMisshapenTensorsTogether) {
   bad["model.layers.0.self_attn.q_proj.bias"] = F32({1}, {0});
   bad["model.layers.0.mlp.down_proj.weight"] = F32({160, 64}, std::vector<float>(160 * 64));
   bad["model.layers.2.input_layernorm.weight"] = S32({64}, std::vector<int32_t>(64));
-  EXPECT_THAT(Refusal(bad),
-              AllOf(HasSubstr("2 missing: model.layers.1.self_attn.q_proj.weight, model.norm.weight"),
-                    HasSubstr("model.layers.3.mlp.up_proj.weight"),
-                    HasSubstr("model.layers.0.self_attn.q_proj.bias"),
-                    HasSubstr("model.layers.0.mlp.down_proj.weight (f32[160,64], expected f32[64,160])"),
-                    HasSubstr("model.layers.2.input_layernorm.weight (s32[64], expected a float type)")));
+  EXPECT_THAT(
+      Refusal(bad),
+      AllOf(HasSubstr("2 missing: model.layers.1.self_attn.q_proj.weight, model.norm.weight"),
+            HasSubstr("model.layers.3.mlp.up_proj.weight"),
+            HasSubstr("model.layers.0.self_attn.q_proj.bias"),
+            HasSubstr("model.layers.0.mlp.down_proj.weight (f32[160,64], expected f32[64,160])"),
+            HasSubstr("model.layers.2.input_layernorm.weight (s32[64], expected a float type)")));
   EXPECT_THAT(Refusal({}), HasSubstr("29 missing"));
 }
 
@@ -111,8 +115,9 @@ TEST_F(WeightMapTest, W1_ATiedHeadMustEqualTheEmbedding) {
 }
 
 TEST_F(WeightMapTest, W1_AnUntiedHeadIsNeeded) {
-  EXPECT_THAT(untied_->FromCheckpoint(golden_.checkpoint, LayerLayout::kPerLayer).status().message(),
-              HasSubstr("1 missing: lm_head.weight"));
+  EXPECT_THAT(
+      untied_->FromCheckpoint(golden_.checkpoint, LayerLayout::kPerLayer).status().message(),
+      HasSubstr("1 missing: lm_head.weight"));
   weights::TensorMap tensors = golden_.checkpoint;
   tensors["lm_head.weight"] = tensors.at("model.embed_tokens.weight");
   const auto params = untied_->FromCheckpoint(tensors, LayerLayout::kStacked).value();
