@@ -77,7 +77,9 @@ std::vector<float> Recompute(const weights::TensorMap& checkpoint, const Tokens&
                              double temperature) {
   const auto params =
       Golden().model->FromCheckpoint(checkpoint, models::LayerLayout::kPerLayer).value();
-  const auto n = static_cast<int64_t>(tokens.size());
+  // One length for all, so that one program serves; what is behind the tokens is padding (segment
+  // 0).
+  constexpr int64_t n = 128;
   std::vector<xla::Argument> arguments;
   std::vector<std::string> names;
   for (const auto& [name, tensor] : params) {
@@ -85,10 +87,12 @@ std::vector<float> Recompute(const weights::TensorMap& checkpoint, const Tokens&
     const auto values = tensor.as<float>();
     arguments.push_back({tensor.shape(), {values.begin(), values.end()}});
   }
-  xla::Floats ids(tokens.begin(), tokens.end()), positions(tokens.size());
+  xla::Floats ids(tokens.begin(), tokens.end()), segments(tokens.size(), 1), positions(n);
+  ids.resize(n, 0);
+  segments.resize(n, 0);
   std::iota(positions.begin(), positions.end(), 0.0F);
   arguments.push_back({{DType::kS32, {1, n}}, ids});
-  arguments.push_back({{DType::kS32, {1, n}}, xla::Floats(tokens.size(), 1)});
+  arguments.push_back({{DType::kS32, {1, n}}, segments});
   arguments.push_back({{DType::kS32, {1, n}}, positions});
   std::rotate(ids.begin(), ids.begin() + 1, ids.end());
   arguments.push_back({{DType::kS32, {n}}, ids});
@@ -110,7 +114,7 @@ void ExpectLogprobsMatch(const weights::TensorMap& checkpoint, const Tokens& pro
   Tokens all = prompt;
   all.insert(all.end(), result.tokens.begin(), result.tokens.end());
   const std::vector<float> expected = Recompute(checkpoint, all, temperature);
-  ASSERT_EQ(expected.size(), all.size());
+  ASSERT_LE(all.size(), expected.size());
   ASSERT_EQ(result.logprobs.size(), result.tokens.size());
   for (size_t i = 0; i < result.tokens.size(); ++i) {
     EXPECT_NEAR(result.logprobs[i], expected[prompt.size() - 1 + i], 1e-4) << "token " << i;
@@ -260,25 +264,30 @@ TEST(XlaEngineTest, T3_NewWeightsReuseNothingAndRecomputeThePrompt) {
 
 TEST(XlaEngineTest, WeightsChangeInTheMiddleOfASequence) {
   const auto engine = Make(SmallOptions());
-  auto running = Ask(*engine, {.prompt = RandomPrompt(50, 8), .new_tokens_max = 119, .seed = 1});
   int64_t version = 0;
-  while (running.wait_for(std::chrono::seconds(0)) != std::future_status::ready && version < 5) {
-    ++version;
-    ASSERT_EQ(
-        PublishAndWait(*engine, OtherWeights(Golden(), static_cast<uint64_t>(version), version)),
-        OkStatus());
+  bool changed = false;
+  for (int attempt = 0; attempt < 100 && !changed; ++attempt) {
+    auto running = Ask(*engine, {.prompt = RandomPrompt(50, 8), .new_tokens_max = 119, .seed = 1});
+    while (running.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      ++version;
+      ASSERT_EQ(
+          PublishAndWait(*engine, OtherWeights(Golden(), static_cast<uint64_t>(version), version)),
+          OkStatus());
+    }
+    const auto result = Get(std::move(running));
+    ASSERT_TRUE(result.ok()) << result.status().ToString();
+    int64_t tokens = 0, last = -1;
+    for (const VersionRun& run : result->versions) {
+      EXPECT_GT(run.policy_version, last) << "run-length: versions only grow";
+      EXPECT_GT(run.tokens, 0);
+      last = run.policy_version;
+      tokens += run.tokens;
+    }
+    EXPECT_EQ(tokens, 119);
+    EXPECT_LE(last, engine->policy_version());
+    changed = result->versions.size() > 1;
   }
-  const auto result = Get(std::move(running));
-  ASSERT_TRUE(result.ok()) << result.status().ToString();
-  int64_t tokens = 0, last = -1;
-  for (const VersionRun& run : result->versions) {
-    EXPECT_GT(run.policy_version, last) << "run-length: versions only grow";
-    EXPECT_GT(run.tokens, 0);
-    last = run.policy_version;
-    tokens += run.tokens;
-  }
-  EXPECT_EQ(tokens, 119);
-  EXPECT_LE(last, engine->policy_version());
+  EXPECT_TRUE(changed) << "no snapshot came in the middle of a sequence";
 }
 
 TEST(XlaEngineTest, L9_L10_EightEpisodesOnTwoSlotsAcrossSyncs) {
