@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "forebay/base/status.h"
+#include "forebay/weights/byte_reader.h"
 
 namespace forebay::weights {
 namespace {
@@ -51,49 +52,7 @@ enum ValueType : uint32_t {
 // Bytes of a value of fixed size; 0 for strings and arrays.
 constexpr size_t kValueBytes[kValueTypes] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 
-// Reads from the front of a span. After a read past the end, failed() stays true and reads give
-// zeros.
-class Reader {
- public:
-  explicit Reader(std::span<const std::byte> bytes) : bytes_(bytes) {}
-
-  std::span<const std::byte> Bytes(uint64_t size) {
-    if (failed_ || size > bytes_.size() - at_) {
-      failed_ = true;
-      return {};
-    }
-    const auto result = bytes_.subspan(at_, size);
-    at_ += size;
-    return result;
-  }
-  template <typename T>
-  T Number() {
-    T value{};
-    if (const auto from = Bytes(sizeof(T)); !failed_) std::memcpy(&value, from.data(), sizeof(T));
-    return value;
-  }
-  std::string_view String() {
-    const auto from = Bytes(Number<uint64_t>());
-    return {reinterpret_cast<const char*>(from.data()), from.size()};
-  }
-
-  bool failed() const { return failed_; }
-  size_t at() const { return at_; }
-  size_t left() const { return bytes_.size() - at_; }
-  Status Truncated(std::string_view in) const {
-    return DataLoss(
-        fmt::format("{} ends behind the end of the file ({} bytes), near offset {}: the file is "
-                    "truncated or corrupt",
-                    in, bytes_.size(), at_));
-  }
-
- private:
-  std::span<const std::byte> bytes_;
-  size_t at_ = 0;
-  bool failed_ = false;
-};
-
-GgufValue ReadScalar(uint32_t type, Reader* reader) {
+GgufValue ReadScalar(uint32_t type, ByteReader* reader) {
   switch (type) {
     case kUint8:
       return uint64_t{reader->Number<uint8_t>()};
@@ -122,7 +81,7 @@ GgufValue ReadScalar(uint32_t type, Reader* reader) {
   }
 }
 
-Result<GgufArray> ReadArray(std::string_view key, Reader* reader) {
+Result<GgufArray> ReadArray(std::string_view key, ByteReader* reader) {
   GgufArray array;
   array.element_type = reader->Number<uint32_t>();
   array.count = reader->Number<uint64_t>();
@@ -130,7 +89,7 @@ Result<GgufArray> ReadArray(std::string_view key, Reader* reader) {
     return DataLoss(fmt::format("metadata {}: array elements of type {} at offset {}", key,
                                 array.element_type, reader->at()));
   }
-  Reader elements = *reader;
+  ByteReader elements = *reader;
   const size_t element_bytes = kValueBytes[array.element_type];
   if (element_bytes > 0) {
     if (array.count > elements.left() / element_bytes) return reader->Truncated(key);
@@ -144,7 +103,7 @@ Result<GgufArray> ReadArray(std::string_view key, Reader* reader) {
   return array;
 }
 
-Result<std::pair<std::string_view, GgufValue>> ReadMetadata(Reader* reader) {
+Result<std::pair<std::string_view, GgufValue>> ReadMetadata(ByteReader* reader) {
   const std::string_view key = reader->String();
   const auto type = reader->Number<uint32_t>();
   if (reader->failed()) return reader->Truncated("the metadata");
@@ -185,7 +144,7 @@ struct TensorInfo {
   uint64_t offset = 0, size = 0;
 };
 
-Result<TensorInfo> ReadTensorInfo(Reader* reader) {
+Result<TensorInfo> ReadTensorInfo(ByteReader* reader) {
   TensorInfo info{.name = reader->String()};
   const auto rank = reader->Number<uint32_t>();
   if (reader->failed()) return reader->Truncated("the list of tensors");
@@ -271,7 +230,7 @@ GgmlBlock BlockOf(GgmlType type) {
 }
 
 Result<GgufFile> GgufFile::Parse(std::span<const std::byte> bytes) {
-  Reader reader(bytes);
+  ByteReader reader(bytes);
   const auto magic = reader.Bytes(kMagic.size());
   const auto version = reader.Number<uint32_t>();
   if (reader.failed() || std::memcmp(magic.data(), kMagic.data(), kMagic.size()) != 0) {
@@ -355,7 +314,7 @@ Result<std::vector<std::string_view>> GgufFile::Strings(std::string_view key) co
   if (array == nullptr || array->element_type != kString) {
     return InvalidArgument(fmt::format("the GGUF metadata {} is not an array of strings", key));
   }
-  Reader reader(array->bytes);
+  ByteReader reader(array->bytes);
   std::vector<std::string_view> strings;
   for (uint64_t i = 0; i < array->count; ++i) strings.push_back(reader.String());
   return strings;
@@ -366,7 +325,7 @@ Result<std::vector<int64_t>> GgufFile::Integers(std::string_view key) const {
   const auto* array = std::get_if<GgufArray>(value);
   if (array == nullptr)
     return InvalidArgument(fmt::format("the GGUF metadata {} is not an array", key));
-  Reader reader(array->bytes);
+  ByteReader reader(array->bytes);
   std::vector<int64_t> integers;
   for (uint64_t i = 0; i < array->count; ++i) {
     const GgufValue element = ReadScalar(array->element_type, &reader);

@@ -86,8 +86,10 @@ Status WriteSafetensors(const std::string& path, const TensorMap& tensors) {
   // place.
   std::vector<std::pair<const std::string*, const HostTensor*>> order;
   for (const auto& [name, tensor] : tensors) order.emplace_back(&name, &tensor);
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
-    return xla::ByteSize(a.second->shape().dtype) > xla::ByteSize(b.second->shape().dtype);
+  std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    const int64_t a_bytes = xla::ByteSize(a.second->shape().dtype);
+    const int64_t b_bytes = xla::ByteSize(b.second->shape().dtype);
+    return a_bytes != b_bytes ? a_bytes > b_bytes : *a.first < *b.first;
   });
 
   // Text by hand: looking a key up in an ordered_json is linear in its size.

@@ -1,5 +1,6 @@
-//! JSON as Python's json.dumps(ensure_ascii=False) writes it, so that a chat template's `tojson` gives the
-//! very text that a model was trained on: ", " and ": " as separators, floats as repr() prints them.
+//! JSON as Python's json.dumps(ensure_ascii=False) writes it, so that a chat template's `tojson`
+//! gives the very text that a model was trained on: ", " and ": " as separators, floats as repr()
+//! prints them.
 
 use serde_json::Value;
 
@@ -100,7 +101,8 @@ fn write_str(text: &str, style: Style, out: &mut String) {
     }
 }
 
-/// Python's repr of a finite float: shortest digits, an exponent of two digits or more outside 1e-4..1e16.
+/// Python's repr of a finite float: shortest digits, an exponent of two digits or more outside
+/// 1e-4..1e16.
 fn float_repr(value: f64) -> String {
     let scientific = format!("{value:e}");
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));

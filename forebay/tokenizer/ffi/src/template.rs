@@ -1,5 +1,5 @@
-//! Chat templates as transformers renders them: Jinja with trim_blocks and lstrip_blocks, Python's string and
-//! dict methods, raise_exception, strftime_now and Python's tojson.
+//! Chat templates as transformers renders them: Jinja with trim_blocks and lstrip_blocks, Python's
+//! string and dict methods, raise_exception, strftime_now and Python's tojson.
 
 use chrono::format::{Item, StrftimeItems};
 use chrono::DateTime;
@@ -8,8 +8,8 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use crate::python_json::{self, Style};
 
-// Bounds the time and the memory (about 64 bytes a unit) that a hostile template can take. A template spends
-// some tens of units a message.
+// Bounds the time and the memory (about 64 bytes a unit) that a hostile template can take. A
+// template spends some tens of units a message.
 const RENDER_FUEL: u64 = 4_000_000;
 const INDENT_MAX: usize = 16;
 // Where Render hides the time from the template's own variables.
@@ -40,7 +40,8 @@ impl ChatTemplate {
         Ok(Self { environment })
     }
 
-    /// `context` is a JSON object with the template's variables. `now_unix_s` is what strftime_now shows.
+    /// `context` is a JSON object with the template's variables. `now_unix_s` is what strftime_now
+    /// shows.
     pub fn render(&self, context: &str, now_unix_s: i64) -> Result<String, String> {
         let mut context: serde_json::Value =
             serde_json::from_str(context).map_err(|e| format!("the context is not JSON: {e}"))?;
@@ -101,8 +102,8 @@ fn to_json(value: Value, kwargs: Kwargs) -> Result<Value, Error> {
     )))
 }
 
-/// {% generation %} ... {% endgeneration %} mark the assistant's part for transformers and render as nothing:
-/// a comment in their place keeps the whitespace control.
+/// {% generation %} ... {% endgeneration %} mark the assistant's part for transformers and render
+/// as nothing: a comment in their place keeps the whitespace control.
 fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
