@@ -10,7 +10,7 @@
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
 #include "forebay/control/config.h"
-#include "forebay/env/builtin/builtin.h"
+#include "forebay/env/builtin.h"
 #include "forebay/env/environment.h"
 #include "forebay/env/subprocess.h"
 
@@ -20,10 +20,11 @@ Result<std::unique_ptr<env::EnvironmentPool>> MakeEnvironment(const control::Con
                                                               const std::string& stderr_path,
                                                               Loop& loop) {
   const control::EnvSection& e = config.env;
-  if (!nlohmann::json::parse(e.options, nullptr, false).is_object()) {
+  const nlohmann::json env_options = nlohmann::json::parse(e.options, nullptr, false);
+  if (!env_options.is_object()) {
     return InvalidArgument("env.options must be a JSON object, for instance '{\"digits\": 1}'");
   }
-  if (e.kind == "builtin") return env::MakeBuiltin(e.builtin, e.options, loop);
+  if (e.kind == "builtin") return env::MakeBuiltin(e.builtin, env_options, loop);
 
   env::SubprocessOptions options;
   options.command = e.command;

@@ -19,8 +19,6 @@ MAY_INCLUDE = {
     "control": {"base", "trajectory", "buffer"},
     "dashboard": {"base", "control"},
 }
-# Folders that the contracts make public although they are sub-folders.
-PUBLIC_FOLDERS = {"env/builtin"}
 INCLUDE = re.compile(r'^\s*#include "forebay/([a-z_]+)/([^"]+)"')
 
 
@@ -42,7 +40,7 @@ def offences(root: pathlib.Path):
                 continue
             if other not in MAY_INCLUDE[room]:
                 yield f"{where}: room '{room}' may not include room '{other}'"
-            elif "/" in rest and f"{other}/{rest.rsplit('/', 1)[0]}" not in PUBLIC_FOLDERS:
+            elif "/" in rest:
                 yield f"{where}: '{other}/{rest}' is private to room '{other}'"
 
 
