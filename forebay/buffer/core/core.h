@@ -51,6 +51,11 @@ class Core : public Buffer {
   void Close() override;
 
   void Pump();
+  // The state now, for inspection.
+  Table table() const {
+    MutexLock lock(mutex_);
+    return table_;
+  }
 
  private:
   using Done = std::function<void(Status)>;

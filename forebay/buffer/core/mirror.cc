@@ -105,19 +105,28 @@ void TableMirror::ApplyReject(const RejectRecord& reject) {
 void TableMirror::ApplyLease(const LeaseRecord& lease) {
   const Status applied =
       table_.ReplayLease(lease.sequence, lease.learner_version, lease.trajectory_ids);
-  if (!applied.ok() && notes_.size() < kNotesMax) {
-    notes_.push_back(applied.message() + ": not replayed");
+  // Whatever it replaces, it is the newest of its number.
+  unapplied_leases_.erase(unapplied_leases_.lower_bound(lease.sequence), unapplied_leases_.end());
+  if (applied.ok()) return;
+  unapplied_leases_[lease.sequence] = lease;
+  if (notes_.size() < kNotesMax) notes_.push_back(applied.message());
+}
+
+int64_t TableMirror::Consume(const std::vector<int64_t>& trajectory_ids) {
+  int64_t groups = 0;
+  for (const int64_t id : trajectory_ids) {
+    const std::optional<int64_t> group_id = table_.GroupOf(id);
+    if (group_id && table_.Consume(*group_id)) ++groups;
   }
+  return groups;
 }
 
 void TableMirror::ApplyCommit(const LeaseRecord& commit) {
   if (commit.sequence >= table_.next_batch()) table_.SetNextBatch(commit.sequence + 1);
   table_.Commit(commit.sequence).ok();
-  int64_t groups = 0;
-  for (const int64_t id : commit.trajectory_ids) {
-    const std::optional<int64_t> group_id = table_.GroupOf(id);
-    if (group_id && table_.Consume(*group_id)) ++groups;
-  }
+  const int64_t groups = Consume(commit.trajectory_ids);
+  unapplied_leases_.erase(unapplied_leases_.begin(),
+                          unapplied_leases_.upper_bound(commit.sequence));
   if (groups > 0 && notes_.size() < kNotesMax) {
     notes_.push_back(
         fmt::format("a lease up to batch {} is not in the log; its commit names {} groups: they "

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,6 +30,10 @@ class TableMirror : public LogMirror {
 
   Table& table() { return table_; }
   const Table& table() const { return table_; }
+  // Leases that did not fit because a record of a member was lost. They may still have been trained on.
+  const std::map<int64_t, LeaseRecord>& unapplied_leases() const { return unapplied_leases_; }
+  // Counts the groups of these trajectories as trained, as far as they are open. Gives how many there were.
+  int64_t Consume(const std::vector<int64_t>& trajectory_ids);
   // One sentence for each record that did not fit the state.
   std::vector<std::string> TakeNotes() { return std::exchange(notes_, {}); }
 
@@ -39,6 +44,7 @@ class TableMirror : public LogMirror {
   bool ForceDispatch(const TrajectoryId& id);
 
   Table table_;
+  std::map<int64_t, LeaseRecord> unapplied_leases_;  // by batch
   std::vector<std::string> notes_;
 };
 

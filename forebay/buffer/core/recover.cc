@@ -82,7 +82,8 @@ class Recoverer {
   std::map<int64_t, Found> records_;          // by sequence
   std::map<uint32_t, Opening> openings_;      // by segment
   std::map<int64_t, int64_t> trajectory_at_;  // id -> sequence of its record
-  std::set<int64_t> damaged_ids_;             // trajectories whose record is damaged
+  std::set<int64_t> consumed_;     // batches that could not be leased again, but are trained
+  std::set<int64_t> damaged_ids_;  // trajectories whose record is damaged
   std::map<uint32_t, int64_t> segments_;
   uint32_t next_segment_ = 1;
   int64_t garbage_bytes_ = 0;
@@ -151,11 +152,16 @@ void Recoverer::Quarantine(uint32_t number, const DamagedRange& range, std::stri
   for (const TrajectoryId& id : range.lost) damaged_ids_.insert(id.trajectory_id);
   garbage_bytes_ += size;
   const std::string folder = options_.folder + "/quarantine";
-  const std::string path = fmt::format("{}/segment-{:010}-at-{}{}", folder, number, range.offset,
-                                       range.torn_tail ? ".torn" : ".damaged");
   const std::string_view damaged = bytes.substr(range.offset, range.bytes);
-  const Result<std::string> known = files_.Read(path);
-  if (known.ok() && *known == damaged) return;  // an earlier recovery reported it
+  std::string path;
+  for (int copy = 1;; ++copy) {  // the same place may be damaged twice
+    path =
+        fmt::format("{}/segment-{:010}-at-{}{}{}", folder, number, range.offset,
+                    range.torn_tail ? ".torn" : ".damaged", copy == 1 ? "" : std::to_string(copy));
+    const Result<std::string> known = files_.Read(path);
+    if (!known.ok()) break;
+    if (*known == damaged) return;  // an earlier recovery reported it
+  }
   if (range.torn_tail) {
     report_.torn_tail_bytes += size;
     Note(fmt::format("{}: {} bytes at {} were being written when the process ended",
@@ -170,6 +176,8 @@ void Recoverer::Quarantine(uint32_t number, const DamagedRange& range, std::stri
   if (kept.ok()) {
     Result<std::unique_ptr<LogFile>> file = files_.Create(path, size);
     kept = file.ok() ? (*file)->Write(0, damaged) : file.status();
+    if (kept.ok()) kept = (*file)->Sync();
+    if (kept.ok()) kept = files_.SyncFolder(folder);
   }
   if (kept.ok()) return;
   all_kept_ = false;
@@ -230,6 +238,13 @@ Result<Table> Recoverer::BuildState() {
       mirror.Apply(found.header, found.payload);
     }
   }
+  // A batch that the restored weights were trained on stays trained, even if a member's record is
+  // damaged.
+  for (const auto& [sequence, lease] : mirror.unapplied_leases()) {
+    if (sequence > committed_batch_ || mirror.Consume(lease.trajectory_ids) == 0) continue;
+    consumed_.insert(sequence);
+    Note(fmt::format("batch {} is in the checkpoint: its trajectories count as trained", sequence));
+  }
   for (std::string& note : mirror.TakeNotes()) Note(std::move(note));
   return std::move(mirror.table());
 }
@@ -237,7 +252,7 @@ Result<Table> Recoverer::BuildState() {
 // Makes "committed" mean what the caller's weights say, not what the log says.
 void Recoverer::RestoreCommits(Table& table) {
   if (committed_batch_ >= table.next_batch()) {
-    if (committed_batch_ > 0) {
+    if (consumed_.count(committed_batch_) == 0) {
       Note(fmt::format("the checkpoint holds batches up to {}, the log knows leases up to {}",
                        committed_batch_, table.next_batch() - 1));
     }
@@ -248,7 +263,7 @@ void Recoverer::RestoreCommits(Table& table) {
   }
   if (committed_batch_ >= table.committed_batch()) {
     for (int64_t batch = table.committed_batch() + 1; batch <= committed_batch_; ++batch) {
-      if (table.FindBatch(batch) != nullptr) continue;
+      if (table.FindBatch(batch) != nullptr || consumed_.count(batch) > 0) continue;
       Note(fmt::format(
           "the lease of batch {}, which the checkpoint holds, is not in the log: its trajectories "
           "may be trained on again",

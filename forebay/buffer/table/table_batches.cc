@@ -185,16 +185,19 @@ bool Table::Uncommit(const std::vector<std::pair<TrajectoryId, PendingInfo>>& me
 
 bool Table::Consume(int64_t group_id) {
   const auto it = groups_.find(group_id);
-  if (it == groups_.end() || it->second.pending != group_size_ || it->second.batch != 0)
-    return false;
-  SetBatch(group_id, it->second, next_batch_);  // leaves the orders of what can be leased
-  for (Member& m : it->second.members) {
-    ReleaseMemory(m);
-    ReleaseSegment(m.info.segment);
+  if (it == groups_.end() || it->second.batch != 0) return false;
+  for (int32_t i = 0; i < group_size_; ++i) {
+    Member& m = it->second.members[static_cast<size_t>(i)];
+    if (m.state == State::kVacant) continue;
+    if (m.state == State::kPending) {
+      LeavePending(group_id, i);
+    } else {
+      --ledger_.in_flight;
+    }
+    m.state = State::kVacant;
     open_.erase(m.trajectory_id);
+    ++ledger_.trained;
   }
-  ledger_.pending -= group_size_;
-  ledger_.trained += group_size_;
   FinishGroup(group_id);
   return true;
 }
