@@ -1,0 +1,97 @@
+"""Goal: a run that is killed with -9 at any moment goes on as if nothing had happened: the same number of optimizer
+steps, every acknowledged trajectory trained once or still pending, the ledger balanced."""
+import collections
+import random
+import signal
+import subprocess
+import time
+import unittest
+
+from forebay_run import SMALL, ForebayTest
+
+STEPS = 24
+KILLS = 5
+
+
+class KillTest(ForebayTest):
+    def start(self, *args) -> subprocess.Popen:
+        return subprocess.Popen(self.command("train", *args), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                cwd=self.folder)
+
+    def test_D1_D2_D3_five_kills(self):
+        rng = random.Random(11)
+        config = self.write("c.toml", SMALL.replace("steps = 6", f"steps = {STEPS}").replace("every_steps = 2", "every_steps = 3"))
+        process = self.start(config, "--run", self.run_folder)
+        kills = 0
+        while kills < KILLS:
+            # A random moment after the run has made some progress since the last kill.
+            steps_before = len(self.lines("metrics.jsonl"))
+            deadline = time.monotonic() + 120
+            while len(self.lines("metrics.jsonl")) < steps_before + 1 and process.poll() is None:
+                self.assertLess(time.monotonic(), deadline, "no progress")
+                time.sleep(0.01)
+            time.sleep(rng.uniform(0, 0.3))
+            if process.poll() is not None:
+                self.fail(f"it ended by itself after {kills} kills: {process.returncode} {process.stderr.read()}")
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            process.stderr.close()
+            kills += 1
+            process = self.start("--resume", self.run_folder)
+        _, error = process.communicate(timeout=240)
+        self.assertEqual(process.returncode, 0, error)
+
+        report = self.report()
+        self.assertEqual(report["steps"], STEPS)
+        self.assertTrue(report["ledger_balanced"])
+        # A step that was repeated after a kill was repeated on the same trajectories.
+        by_step = collections.defaultdict(set)
+        for line in self.lines("metrics.jsonl"):
+            by_step[line["step"]].add(tuple(line["trajectory_ids"]))
+        self.assertEqual(sorted(by_step), list(range(1, STEPS + 1)))
+        for step, batches in by_step.items():
+            self.assertEqual(len(batches), 1, f"step {step} was repeated on other trajectories")
+        # Every trajectory was trained on at most once.
+        trained = [i for batches in by_step.values() for i in next(iter(batches))]
+        self.assertEqual(len(trained), len(set(trained)))
+        # No acknowledged one was lost: what the ledger counts as lost was never acknowledged.
+        ledger = self.lines("metrics.jsonl")[-1]["ledger"]
+        acknowledged = {line["trajectory_id"] for line in self.lines("trajectories.jsonl")}
+        self.assertLessEqual(set(trained), acknowledged | set(trained))
+        self.assertGreaterEqual(ledger["dispatched"] - ledger["rejected"]["lost_in_crash"], len(acknowledged & set(trained)))
+        # Members of trained groups: each member of each group exactly once (none skipped, none doubled).
+        lines = {line["trajectory_id"]: line for line in self.lines("trajectories.jsonl")}
+        members = collections.Counter((lines[i]["group_id"], lines[i]["member"]) for i in trained if i in lines)
+        self.assertEqual(set(members.values()), {1})
+        # D4: the bound holds in the first steps after a resume too.
+        for line in self.lines("metrics.jsonl"):
+            self.assertLessEqual(max(map(int, line["staleness"])), 2)
+
+    def test_D7_resuming_at_the_target_does_nothing(self):
+        config = self.write("c.toml", SMALL.replace("steps = 6", "steps = 2"))
+        self.assertEqual(self.train(config).returncode, 0)
+        steps = len(self.lines("metrics.jsonl"))
+        done = self.forebay("train", "--resume", self.run_folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(self.lines("metrics.jsonl")), steps)
+
+    def test_interrupt_writes_a_checkpoint_and_says_how_to_go_on(self):
+        config = self.write("c.toml", SMALL.replace("steps = 6", "steps = 100000"))
+        process = self.start(config, "--run", self.run_folder)
+        deadline = time.monotonic() + 120
+        while len(self.lines("metrics.jsonl")) < 3:
+            self.assertLess(time.monotonic(), deadline, "no progress")
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, error)
+        self.assertIn("--resume", error)
+        steps = len(self.lines("metrics.jsonl"))
+        done = self.forebay("train", "--resume", self.run_folder, "--set", f"run.steps={steps + 2}")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.report()["steps"], steps + 2)
+        self.assertEqual([line["step"] for line in self.lines("metrics.jsonl")], list(range(1, steps + 3)))
+
+
+if __name__ == "__main__":
+    unittest.main()
