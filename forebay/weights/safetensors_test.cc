@@ -34,8 +34,9 @@ std::string File(std::string_view header, size_t data_bytes) {
   return RawString(header) + std::string(data_bytes, '\0');
 }
 
-Result<TensorMap> Parse(const std::string& file) {
-  return ParseSafetensors(BytesOf(file), nullptr);
+Result<TensorMap> Parse(std::string file) {
+  const auto owner = std::make_shared<const std::string>(std::move(file));
+  return ParseSafetensors(BytesOf(*owner), owner);
 }
 
 TEST(SafetensorsTest, ReadsACheckpointOfTheReferenceImplementation) {
