@@ -143,6 +143,35 @@ TEST(SlowEnv, PlacesAreLimitedGivenBackAndEndWithShutdown) {
   }(loop.get(), pool.get()));
 }
 
+TEST(SlowEnv, EpisodesMayBeDroppedAtAnyTime) {
+  auto loop = MakeVirtualLoop();
+  auto pool = Slow(*loop, {{"episodes_max", 1}});
+  const auto play = [](Loop* l, EnvironmentPool* p, bool* stepped) -> Droppable {
+    auto place = co_await p->Acquire(l->Now() + hours(1));
+    const ResetRequest request;
+    auto first = co_await (*place)->Reset(request, l->Now() + hours(1));
+    *stepped = true;
+    auto step = co_await (*place)->Step("a", l->Now() + hours(1));
+    ADD_FAILURE() << "it was dropped";
+  };
+  bool stepped[2] = {};
+  Droppable in_step = play(loop.get(), pool.get(), &stepped[0]);
+  while (!stepped[0]) {
+    loop->RunAt(loop->Now() + std::chrono::milliseconds(1), [&loop] { loop->Stop(); });
+    loop->Run();
+  }
+  const Droppable in_acquire = play(loop.get(), pool.get(), &stepped[1]);
+  in_step.handle.destroy();  // its place goes to the other, which has not taken it yet
+  in_acquire.handle.destroy();
+  int ended = 0;
+  Episode episode;
+  loop->Spawn(Play(loop.get(), pool.get(), {}, "a", &episode), [&ended] { ++ended; });
+  loop->Run();
+  EXPECT_EQ(ended, 1);
+  EXPECT_GT(episode.turns, 0);
+  EXPECT_FALSE(stepped[1]);
+}
+
 TEST(Builtin, WrongNamesAndOptionsSayWhatIsRight) {
   auto loop = MakeVirtualLoop();
   EXPECT_EQ(MakeBuiltin("fast", {}, *loop).status().code(), StatusCode::kNotFound);

@@ -8,6 +8,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <coroutine>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -512,6 +513,27 @@ TEST_F(SubprocessPoolTest, W3_NoDescriptorProcessOrZombieIsLeft) {
   kept.reset();
   EXPECT_EQ(OpenDescriptors(), before);
   EXPECT_EQ(Children(), 0);
+}
+
+TEST_F(SubprocessPoolTest, AnEpisodeMayBeDroppedInTheMiddleOfAStep) {
+  OpenEcho([](SubprocessOptions& options) { options.episodes_per_process = 1; });
+  const auto play = [](SubprocessPoolTest* t, bool* stepping) -> Droppable {
+    auto env = co_await t->Episode();
+    *stepping = true;
+    const Status status = co_await t->StepStatus(*env, "late");
+    ADD_FAILURE() << "it was dropped, not " << status.ToString();
+  };
+  bool stepping = false;
+  const Droppable dropped = play(this, &stepping);
+  Run([](SubprocessPoolTest* t, const bool* flag, std::coroutine_handle<> episode) -> Task<void> {
+    while (!*flag) co_await t->loop_->SleepUntil(t->Soon(milliseconds(1)));
+    episode.destroy();
+    auto next = co_await t->Episode();  // takes the place once the process has let go of it
+    const Status fine = co_await t->StepStatus(*next, "x");
+    EXPECT_TRUE(fine.ok()) << fine.ToString();
+    EXPECT_EQ(t->pool_->stats().started, 1);
+    EXPECT_EQ(t->pool_->stats().episodes, 1);
+  }(this, &stepping, dropped.handle));
 }
 
 TEST_F(SubprocessPoolTest, TheQuickstartsEnvironmentPlays) {

@@ -1,6 +1,8 @@
 // For tests of environment pools: coroutines to their end, and child processes in Python.
 #pragma once
 
+#include <coroutine>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +15,20 @@
 #include "forebay/env/subprocess.h"
 
 namespace forebay::env {
+
+// A coroutine that can be destroyed while it waits, as an actor pool that is torn down does.
+struct Droppable {
+  struct promise_type {
+    Droppable get_return_object() {
+      return {std::coroutine_handle<promise_type>::from_promise(*this)};
+    }
+    std::suspend_never initial_suspend() const noexcept { return {}; }
+    std::suspend_always final_suspend() const noexcept { return {}; }
+    void return_void() const {}
+    void unhandled_exception() const { std::abort(); }
+  };
+  std::coroutine_handle<promise_type> handle;
+};
 
 // Runs the loop until the task has ended.
 void RunToEnd(Loop& loop, Task<void> task);

@@ -27,24 +27,20 @@ namespace {
 constexpr double kZ99 = 2.3263478740408408;  // the 99th percentile of a standard normal
 constexpr double kTailMax = 4.0;             // times the 99th percentile
 
+using Place = Result<std::unique_ptr<Environment>>;
+
 // What all episodes of a pool share; outlives the pool when an episode does.
 struct Shared {
   Loop& loop;
   SlowOptions options;
   int64_t episodes = 0;
   bool stopped = false;
-  std::map<uint64_t, OneShot<Status>> waiting;  // in Acquire, by ticket
+  std::map<uint64_t, OneShot<Place>> waiting;  // in Acquire, by ticket
   uint64_t last_ticket = 0;
-
-  // Hands free places to those who wait, in order.
-  void Admit() {
-    while (!waiting.empty() && episodes < options.episodes_max) {
-      ++episodes;
-      waiting.begin()->second.Set(OkStatus());
-      waiting.erase(waiting.begin());
-    }
-  }
 };
+
+// Hands free places to those who wait, in order.
+void Admit(const std::shared_ptr<Shared>& shared);
 
 double Latency(Rng& rng, double p50_s, const SlowOptions& options) {
   if (p50_s <= 0 || options.latency_p50_s <= 0) return 0;
@@ -63,10 +59,12 @@ double Fraction(std::string_view text, char letter) {
 
 class SlowEnvironment final : public Environment {
  public:
-  explicit SlowEnvironment(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+  explicit SlowEnvironment(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {
+    ++shared_->episodes;
+  }
   ~SlowEnvironment() override {
     --shared_->episodes;
-    shared_->Admit();
+    Admit(shared_);
   }
 
   Task<Result<std::vector<Message>>> Reset(ResetRequest request, TimePoint deadline) override {
@@ -120,32 +118,40 @@ class SlowEnvironment final : public Environment {
   int64_t turn_ = 0;
 };
 
+void Admit(const std::shared_ptr<Shared>& shared) {
+  while (!shared->waiting.empty() && shared->episodes < shared->options.episodes_max) {
+    // Taken out first: a place that nobody takes any more comes back through here.
+    const OneShot<Place> first = shared->waiting.begin()->second;
+    shared->waiting.erase(shared->waiting.begin());
+    first.Set(Place(std::make_unique<SlowEnvironment>(shared)));
+  }
+}
+
 class SlowPool final : public EnvironmentPool {
  public:
   explicit SlowPool(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
 
-  Task<Result<std::unique_ptr<Environment>>> Acquire(TimePoint deadline) override {
+  Task<Place> Acquire(TimePoint deadline) override {
     const std::shared_ptr<Shared> shared = shared_;
     if (shared->stopped) co_return Cancelled("the environment pool is shut down");
-    const OneShot<Status> place(shared->loop);
+    const OneShot<Place> waiting(shared->loop);
     const uint64_t ticket = ++shared->last_ticket;
-    shared->waiting.emplace(ticket, place);
-    const uint64_t timer = shared->loop.RunAt(deadline, [shared, ticket, place] {
+    shared->waiting.emplace(ticket, waiting);
+    const uint64_t timer = shared->loop.RunAt(deadline, [shared, ticket, waiting] {
       shared->waiting.erase(ticket);
-      place.Set(DeadlineExceeded(fmt::format("no place became free in time among episodes_max = {}",
-                                             shared->options.episodes_max)));
+      waiting.Set(DeadlineExceeded(fmt::format(
+          "no place became free in time among episodes_max = {}", shared->options.episodes_max)));
     });
-    shared->Admit();
-    const Status status = co_await place.Wait();
+    Admit(shared);
+    Place place = co_await waiting.Wait();
     shared->loop.Cancel(timer);
-    if (!status.ok()) co_return status;
-    co_return std::unique_ptr<Environment>(std::make_unique<SlowEnvironment>(shared));
+    co_return place;
   }
 
   Task<void> Shutdown(TimePoint) override {
     shared_->stopped = true;
-    for (auto& [ticket, place] : shared_->waiting)
-      place.Set(Cancelled("the environment pool is shut down"));
+    for (auto& [ticket, waiting] : shared_->waiting)
+      waiting.Set(Cancelled("the environment pool is shut down"));
     shared_->waiting.clear();
     co_return;
   }
