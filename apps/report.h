@@ -17,6 +17,7 @@ struct RunReport {
   std::string mode;
   int64_t steps = 0, steps_target = 0;
   double seconds = 0;       // wall time of training, evaluations left out
+  double fill_seconds = 0;  // of it, until the first batch was there
   double busy_seconds = 0;  // of it, in optimizer steps on the device
   std::optional<EvalResult> before, after;
   std::vector<double> step_rewards;  // mean reward of each batch
