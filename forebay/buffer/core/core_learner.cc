@@ -45,6 +45,7 @@ Result<Batch> Core::Lease(int64_t groups, int64_t learner_version, TimePoint dea
           LogEntry entry;
           entry.header.type = RecordType::kLease;
           entry.payload = EncodeLease(record);
+          entry.copies = 2;  // a lost lease could make a checkpoint's batch be trained on again
           entry.done = [this, sequence = batch.sequence](const Status& status) {
             OnLeaseWritten(sequence, status);
           };

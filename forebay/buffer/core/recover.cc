@@ -114,6 +114,14 @@ Status Recoverer::ReadSegment(uint32_t number, bool last) {
     return OkStatus();
   }
   const SegmentScan scan = ScanSegment(*bytes, number);
+  if (options_.durability == Durability::kSync) {
+    // What this process goes on from must not vanish with the power. A process that was killed may
+    // have left records in the page cache; after a failed flush they look clean there and are not
+    // on the device, so the last segment is written again.
+    FB_RETURN_IF_ERROR(
+        last ? files_.Rewrite(Path(number), std::string_view(*bytes).substr(0, scan.valid_end))
+             : files_.SyncPath(Path(number)));
+  }
   for (const ScannedRecord& scanned : scan.records) {
     Found found{.header = scanned.header};
     if (found.header.type == RecordType::kTrajectory) {
@@ -406,6 +414,9 @@ void Recoverer::CheckReplays(Table& table) {
 
 Recovered Recoverer::Finish(Table table) {
   report_.next_trajectory_id = std::max<int64_t>(1, table.next_trajectory_id());
+  if (!damaged_ids_.empty()) {
+    report_.next_trajectory_id = std::max(report_.next_trajectory_id, *damaged_ids_.rbegin() + 1);
+  }
   report_.next_group_id = table.next_group_id();
   report_.missing = table.Missing();
   const int64_t last_sequence = records_.empty() ? 0 : records_.rbegin()->first;

@@ -100,6 +100,21 @@ class RealFileSystem : public FileSystem {
     return ReadFile(path, std::numeric_limits<size_t>::max() / 2);
   }
 
+  Status SyncPath(const std::string& path) override {
+    const Fd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!fd.valid()) return ErrnoStatus("cannot open '" + path + "'", errno);
+    if (::fsync(fd.get()) != 0) return ErrnoStatus("cannot sync '" + path + "'", errno);
+    return OkStatus();
+  }
+
+  Status Rewrite(const std::string& path, std::string_view bytes) override {
+    Fd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!fd.valid()) return ErrnoStatus("cannot open '" + path + "'", errno);
+    RealFile file(std::move(fd), path);
+    FB_RETURN_IF_ERROR(file.Write(0, bytes));
+    return file.Sync();
+  }
+
   Status Truncate(const std::string& path, int64_t bytes) override {
     if (::truncate(path.c_str(), bytes) != 0)
       return ErrnoStatus("cannot truncate '" + path + "'", errno);

@@ -42,6 +42,10 @@ class FileSystem {
   // A new file of `bytes` zeros whose space is taken; nothing is left behind on an error.
   virtual Result<std::unique_ptr<LogFile>> Create(const std::string& path, int64_t bytes) = 0;
   virtual Result<std::string> Read(const std::string& path) = 0;
+  // As LogFile::Sync, for a file that another process wrote.
+  virtual Status SyncPath(const std::string& path) = 0;
+  // Writes the beginning of the file again, and syncs it.
+  virtual Status Rewrite(const std::string& path, std::string_view bytes) = 0;
   virtual Status Truncate(const std::string& path, int64_t bytes) = 0;
   virtual Status Remove(const std::string& path) = 0;
   // Creations and removals in the folder are on the device.

@@ -82,17 +82,43 @@ Status SimDisk::WriteAt(const std::shared_ptr<File>& file, int64_t generation, i
 Status SimDisk::SyncFile(const std::shared_ptr<File>& file, int64_t generation) {
   MutexLock lock(mutex_);
   if (dead_ || generation != generation_) return Dead();
+  return SyncLocked(*file);
+}
+
+Status SimDisk::SyncPath(const std::string& path) {
+  MutexLock lock(mutex_);
+  if (dead_) return Dead();
+  const auto it = files_.find(path);
+  if (it == files_.end()) return ErrnoStatus("cannot sync '" + path + "'", ENOENT);
+  return SyncLocked(*it->second);
+}
+
+Status SimDisk::Rewrite(const std::string& path, std::string_view bytes) {
+  std::shared_ptr<File> file;
+  int64_t generation = 0;
+  {
+    MutexLock lock(mutex_);
+    const auto it = files_.find(path);
+    if (it == files_.end()) return ErrnoStatus("cannot open '" + path + "'", ENOENT);
+    file = it->second;
+    generation = generation_;
+  }
+  FB_RETURN_IF_ERROR(WriteAt(file, generation, 0, bytes));
+  return SyncFile(file, generation);
+}
+
+Status SimDisk::SyncLocked(File& file) {
   const bool fails = Strikes(faults_.sync_error);
-  for (const size_t sector : file->dirty) {
+  for (const size_t sector : file.dirty) {
     // A failed flush may have written some of it; the rest is marked clean and lost, as Linux does.
     if (fails && rng_.Below(2) == 0) continue;
     const size_t begin = sector * kSector;
-    const size_t n = std::min(kSector, file->now.size() - std::min(begin, file->now.size()));
-    if (file->durable.size() < begin + n) file->durable.resize(begin + n, '\0');
-    std::copy_n(file->now.begin() + static_cast<int64_t>(begin), n,
-                file->durable.begin() + static_cast<int64_t>(begin));
+    const size_t n = std::min(kSector, file.now.size() - std::min(begin, file.now.size()));
+    if (file.durable.size() < begin + n) file.durable.resize(begin + n, '\0');
+    std::copy_n(file.now.begin() + static_cast<int64_t>(begin), n,
+                file.durable.begin() + static_cast<int64_t>(begin));
   }
-  file->dirty.clear();
+  file.dirty.clear();
   return fails ? ErrnoStatus("cannot sync", EIO) : OkStatus();
 }
 

@@ -36,6 +36,8 @@ class SimDisk : public FileSystem {
   Result<std::vector<std::string>> List(const std::string& folder) override;
   Result<std::unique_ptr<LogFile>> Create(const std::string& path, int64_t bytes) override;
   Result<std::string> Read(const std::string& path) override;
+  Status SyncPath(const std::string& path) override;
+  Status Rewrite(const std::string& path, std::string_view bytes) override;
   Status Truncate(const std::string& path, int64_t bytes) override;
   Status Remove(const std::string& path) override;
   Status SyncFolder(const std::string& folder) override;
@@ -58,6 +60,7 @@ class SimDisk : public FileSystem {
   Status WriteAt(const std::shared_ptr<File>& file, int64_t generation, int64_t offset,
                  std::string_view bytes);
   Status SyncFile(const std::shared_ptr<File>& file, int64_t generation);
+  Status SyncLocked(File& file) FB_REQUIRES(mutex_);
   bool Strikes(uint64_t per_thousand) FB_REQUIRES(mutex_);
   int64_t Used() const FB_REQUIRES(mutex_);
 

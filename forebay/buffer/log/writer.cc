@@ -139,7 +139,12 @@ void LogWriter::Process(std::deque<LogEntry> batch) {
   backlog_.clear();
   Group group;
   for (LogEntry& entry : batch) {
-    const Status placed = failed_.ok() ? Place(entry, group) : failed_;
+    Status placed = failed_;
+    // A note that met a full disk holds back what follows it: the order of the log is that of the
+    // calls.
+    if (placed.ok() && !backlog_.empty())
+      placed = ResourceExhausted("the disk is full: earlier records wait");
+    if (placed.ok()) placed = Place(entry, group);
     if (placed.ok()) {
       group.entries.push_back(std::move(entry));
       continue;
@@ -163,7 +168,7 @@ Status LogWriter::Place(LogEntry& entry, Group& group) {
     group.durable = true;
     return OkStatus();
   }
-  const int64_t bytes = RecordBytes(entry.payload.size());
+  const int64_t bytes = entry.copies * RecordBytes(entry.payload.size());
   const auto queued = [&] { return static_cast<int64_t>(group.bytes.size()); };
   if (queued() >= kGroupBytes) FB_RETURN_IF_ERROR(WriteOut(group));
   if (active_.file == nullptr || active_.used + queued() + bytes > active_.capacity) {
@@ -171,10 +176,12 @@ Status LogWriter::Place(LogEntry& entry, Group& group) {
     FB_RETURN_IF_ERROR(Roll(bytes, entry.respects_limit));
   }
   group.durable = group.durable || entry.done != nullptr;
-  entry.header.sequence = next_sequence_++;
   entry.header.segment = active_.number;
   entry.header.payload_bytes = static_cast<uint32_t>(entry.payload.size());
-  AppendRecord(entry.header, entry.payload, group.bytes);
+  for (int copy = 0; copy < entry.copies; ++copy) {
+    entry.header.sequence = next_sequence_++;
+    AppendRecord(entry.header, entry.payload, group.bytes);
+  }
   return OkStatus();
 }
 
@@ -314,11 +321,12 @@ Status LogWriter::Roll(int64_t record_bytes, bool respects_limit) {
   return OkStatus();
 }
 
-// Removes the sealed segments of which nothing is needed: the active one began with a snapshot.
+// Removes the sealed segments of which nothing is needed: the active one began with a snapshot. The
+// one before it stays, for the day when that snapshot is damaged.
 void LogWriter::Recycle() {
   if (!failed_.ok() || active_.file == nullptr) return;
   bool removed = false;
-  for (auto it = sealed_.begin(); it != sealed_.end();) {
+  for (auto it = sealed_.begin(); it != sealed_.end() && std::next(it) != sealed_.end();) {
     if (mirror_->SegmentIsLive(it->first)) {
       ++it;
       continue;

@@ -40,6 +40,7 @@ struct LogEntry {
   std::function<void(Status)> done;
   // The record waits outside when the segments are at disk_bytes_max: done gets kNoRoom.
   bool respects_limit = false;
+  int copies = 1;  // records with this payload: two of what must outlive a damaged one
 };
 
 // The refusal of an entry that respects_limit. Not kResourceExhausted: that is a full disk.
