@@ -1,5 +1,4 @@
 #include "forebay/xla/graph.h"
-#include "forebay/base/check.h"
 
 #include <fmt/core.h>
 
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "forebay/base/check.h"
 #include "forebay/base/status.h"
 #include "forebay/xla/ops/node.h"
 #include "forebay/xla/shape.h"

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "forebay/base/check.h"
+#include "forebay/base/status.h"
 #include "forebay/xla/client.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
@@ -134,6 +135,7 @@ Value WeightedSum(Graph& graph, const Values& results) {
 
 Values Parameters(Graph& graph, const std::vector<Argument>& arguments) {
   Values values;
+  values.reserve(arguments.size());
   for (size_t i = 0; i < arguments.size(); ++i) {
     values.push_back(graph.Parameter(arguments[i].shape, "arg" + std::to_string(i)));
   }
@@ -142,6 +144,7 @@ Values Parameters(Graph& graph, const std::vector<Argument>& arguments) {
 
 std::vector<Floats> HostValues(const std::vector<Argument>& arguments) {
   std::vector<Floats> values;
+  values.reserve(arguments.size());
   for (const Argument& a : arguments) values.push_back(a.values);
   return values;
 }
@@ -182,6 +185,7 @@ std::vector<Floats> RunProgram(const Program& program, const std::vector<Floats>
     buffers.push_back(std::move(buffer).value());
   }
   std::vector<Buffer*> pointers;
+  pointers.reserve(buffers.size());
   for (Buffer& b : buffers) pointers.push_back(&b);
   Result<std::vector<Buffer>> outputs = (*executable)->Execute(pointers);
   if (!outputs.ok()) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"

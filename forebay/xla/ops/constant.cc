@@ -14,7 +14,6 @@
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/ops/constant.h"
-#include "forebay/xla/ops/elementwise.h"
 #include "forebay/xla/ops/node.h"
 #include "forebay/xla/shape.h"
 #include "forebay/xla/stablehlo/emitter.h"

@@ -25,6 +25,7 @@ class InlinedPrimitive : public Primitive {
   explicit InlinedPrimitive(const Region* region) : region_(*region) {}
   void Emit(const Node& node, Emitter& out) const override {
     std::vector<std::string> arguments;
+    arguments.reserve(node.operands.size());
     for (const Value& v : node.operands) arguments.push_back(out.Name(v));
     const int count = static_cast<int>(node.outputs.size());
     std::vector<bool> live;

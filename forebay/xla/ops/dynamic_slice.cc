@@ -1,10 +1,8 @@
 // DynamicSlice, DynamicUpdateSlice and IndexLeading: pieces at positions known at run time.
 #include <fmt/core.h>
 
-#include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>

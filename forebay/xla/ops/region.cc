@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <ranges>
 #include <span>
 #include <string_view>
@@ -158,6 +157,7 @@ Values InlineRegion(Graph& graph, const Region& region, std::span<const Value> a
     copies[node] = AddNode(graph, node->primitive, std::move(operands), node->outputs);
   }
   Values results;
+  results.reserve(region.results.size());
   for (const Value& v : region.results) results.push_back(copy_of(v));
   return results;
 }
@@ -181,6 +181,7 @@ std::vector<bool> UsedParams(const Region& region) {
     for (const Value& v : node->operands) read.insert(v.node());
   }
   std::vector<bool> used;
+  used.reserve(region.params.size());
   for (const Node* param : region.params) used.push_back(read.contains(param));
   return used;
 }

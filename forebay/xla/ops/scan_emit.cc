@@ -3,6 +3,7 @@
 // which XLA does in place.
 #include <fmt/core.h>
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>

@@ -2,6 +2,7 @@
 // that its iteration began with, and differentiates it. Kept from the forward pass: those carries,
 // nothing else.
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <unordered_set>

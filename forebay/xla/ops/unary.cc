@@ -2,7 +2,11 @@
 #include <fmt/core.h>
 
 #include <memory>
+#include <span>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"

@@ -1,6 +1,7 @@
 // While: a loop of unknown length, without gradient.
 #include <fmt/core.h>
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
