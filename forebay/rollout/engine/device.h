@@ -76,6 +76,7 @@ class EngineDevice {
   Status Load(const DecodeInputs& inputs);
 
   const EngineDeviceOptions options_;
+  std::vector<int64_t> prefill_buckets_;  // the smallest and the largest context bucket
   xla::Client& client_;
   std::shared_ptr<DeviceWeights> weights_;
   std::map<int64_t, std::shared_ptr<xla::Executable>> decode_;  // by bucket
