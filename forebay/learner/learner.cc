@@ -88,6 +88,13 @@ class LearnerImpl final : public Learner {
           "none is skipped; open the buffer with the committed_batch of the restored checkpoint",
           last_batch_, last_batch_ + 1, batch.sequence));
     }
+    if (batch.learner_version != policy_version_) {
+      return FailedPrecondition(fmt::format(
+          "batch {} was leased at version {}, the learner is at {}: its staleness was judged for "
+          "other "
+          "weights; open the buffer with the committed_batch of the restored checkpoint",
+          batch.sequence, batch.learner_version, policy_version_));
+    }
     const TimePoint start = Now();
     FB_ASSIGN_OR_RETURN(TrainBatch built, BuildTrainBatch(batch, batch_options_, buckets_));
     StepMetrics m = std::move(built.metrics);

@@ -17,6 +17,7 @@
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/learner/advantages.h"
+#include "forebay/learner/bucket_planner.h"
 #include "forebay/learner/checkpoint.h"
 #include "forebay/learner/checkpoint_writer.h"
 #include "forebay/learner/loss.h"
@@ -42,8 +43,11 @@ struct LearnerOptions {
   ScheduleOptions schedule;
   bool skip_zero_advantage = true;
 
-  int64_t tokens_max = 512;           // of one trajectory: the longest row holds it
-  std::vector<int64_t> row_lengths;   // ascending; empty: chosen from tokens_max
+  int64_t tokens_max = 512;          // of one trajectory: the longest row holds it
+  std::vector<int64_t> row_lengths;  // ascending; empty: chosen by the bucket planner
+  // Tokens -> trajectories, as StepMetrics::lengths of an earlier run: what the planner chooses
+  // from. Empty: it halves down from tokens_max.
+  LengthHistogram observed_lengths;
   int64_t tokens_per_program = 1024;  // rows * row length of one compiled shape
   int64_t shapes_max = 4;             // when row_lengths is empty
   models::LayerLayout layout = models::LayerLayout::kPerLayer;

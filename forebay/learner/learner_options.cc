@@ -32,6 +32,22 @@ Status CheckRange(const Range<T>& r) {
       fmt::format("learner: {} is {}, it must be from {} to {}", r.name, r.value, r.low, r.high));
 }
 
+constexpr int64_t kRowGranularity = 64;
+
+Result<std::vector<int64_t>> ChooseRowLengths(const LearnerOptions& options) {
+  if (!options.row_lengths.empty()) return options.row_lengths;
+  if (options.observed_lengths.empty()) {
+    return DefaultRowLengths(options.tokens_max, options.shapes_max);
+  }
+  LengthHistogram histogram = options.observed_lengths;
+  ++histogram[options.tokens_max];  // what was not seen yet must fit, too
+  std::vector<int64_t> candidates;
+  do {
+    candidates.push_back((static_cast<int64_t>(candidates.size()) + 1) * kRowGranularity);
+  } while (candidates.back() < options.tokens_max);
+  return PlanRowLengths(histogram, candidates, options.shapes_max);
+}
+
 }  // namespace
 
 Status ValidateOptions(const LearnerOptions& o) {
@@ -68,9 +84,7 @@ Status ValidateOptions(const LearnerOptions& o) {
 }
 
 Result<std::vector<BucketShape>> Buckets(const LearnerOptions& options) {
-  const auto lengths = options.row_lengths.empty()
-                           ? DefaultRowLengths(options.tokens_max, options.shapes_max)
-                           : options.row_lengths;
+  FB_ASSIGN_OR_RETURN(const auto lengths, ChooseRowLengths(options));
   FB_ASSIGN_OR_RETURN(auto buckets, MakeBuckets(lengths, options.tokens_per_program));
   if (buckets.back().length < options.tokens_max) {
     return InvalidArgument(fmt::format(

@@ -244,6 +244,8 @@ TEST_F(LearnerTest, N6_ManyTurnsAreOneStep) {
   EXPECT_EQ(learner->Step(batch).status().code(), StatusCode::kFailedPrecondition);
   batch.sequence = 3;
   EXPECT_THAT(learner->Step(batch).status().message(), HasSubstr("the next one is 2, not 3"));
+  batch.sequence = 2;
+  EXPECT_THAT(learner->Step(batch).status().message(), HasSubstr("the learner is at 1"));
 }
 
 TEST_F(LearnerTest, D6_AResumedRunGivesTheBitsOfTheUninterruptedOne) {
