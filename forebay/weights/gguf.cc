@@ -316,6 +316,7 @@ Result<std::vector<std::string_view>> GgufFile::Strings(std::string_view key) co
   }
   ByteReader reader(array->bytes);
   std::vector<std::string_view> strings;
+  strings.reserve(array->count);  // Parse has seen as many in the file
   for (uint64_t i = 0; i < array->count; ++i) strings.push_back(reader.String());
   return strings;
 }

@@ -17,7 +17,9 @@
 namespace forebay::weights {
 
 // The tensor types that Forebay reads; the values are those of the file.
+// NOLINTBEGIN(readability-identifier-naming): the format's own names
 enum class GgmlType : uint32_t { kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ8_0 = 8, kBF16 = 30 };
+// NOLINTEND(readability-identifier-naming)
 
 // Elements and bytes of one block; the element types have blocks of one.
 struct GgmlBlock {
