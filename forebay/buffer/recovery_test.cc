@@ -320,18 +320,25 @@ TEST_F(RecoveryTest, AReplayThatLostAMemberIsDroppedAndItsMembersArePendingAgain
 }
 
 TEST_F(RecoveryTest, ALostLeaseOfACommittedBatchDoesNotTrainTwice) {
-  Open();
-  for (int64_t group = 0; group < 2; ++group) ASSERT_TRUE(PlayGroup(*buffer_, group, 2, 1).ok());
-  ASSERT_TRUE(buffer_->Lease(1, 1, In(10)).ok());
-  ASSERT_TRUE(buffer_->Commit(1).ok());
-  Close();
-  Damage(Segments().at(0), [&](std::string& bytes) {
-    bytes[FindRecord(bytes, 1, RecordType::kLease)->offset + 70] ^= 1;
-  });
-  Open(1);
-  EXPECT_EQ(buffer_->ledger().trained, 2);
-  EXPECT_EQ(buffer_->ledger().pending, 2);
-  EXPECT_THAT(recovery_.notes, testing::Contains(HasSubstr("they count as trained")));
+  for (const int copies :
+       {1, 2}) {  // of the lease that are damaged; its commit helps when both are
+    TestFolder folder;
+    options_.folder = folder.path() + "/log";
+    Open();
+    for (int64_t group = 0; group < 2; ++group) ASSERT_TRUE(PlayGroup(*buffer_, group, 2, 1).ok());
+    ASSERT_TRUE(buffer_->Lease(1, 1, In(10)).ok());
+    ASSERT_TRUE(buffer_->Commit(1).ok());
+    Close();
+    Damage(Segments().at(0), [&](std::string& bytes) {
+      for (int i = 0; i < copies; ++i)
+        bytes[FindRecord(bytes, 1, RecordType::kLease)->offset + 70] ^= 1;
+    });
+    Open(1);
+    EXPECT_EQ(buffer_->ledger().trained, 2);
+    EXPECT_EQ(buffer_->ledger().pending, 2);
+    EXPECT_EQ(recovery_.quarantined_records, copies);
+    Close();
+  }
 }
 
 TEST_F(RecoveryTest, ALostDispatchOrSnapshotIsMadeGoodByTheRest) {
