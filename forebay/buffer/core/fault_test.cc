@@ -1,0 +1,128 @@
+// What a failing disk does to a live buffer: refusal with the reason, no lie, and no hang.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "forebay/base/status.h"
+#include "forebay/buffer/buffer.h"
+#include "forebay/buffer/buffer_testing.h"
+#include "forebay/buffer/core/core.h"
+#include "forebay/buffer/log/file_testing.h"
+#include "forebay/trajectory/trajectory.h"
+#include "forebay/trajectory/trajectory_testing.h"
+
+namespace forebay::buffer {
+namespace {
+
+using testing::HasSubstr;
+
+class FaultTest : public testing::Test {
+ protected:
+  // With threads, as in production.
+  void Open(int64_t committed = 0) {
+    core_.reset();
+    disk_.Restart();
+    Recovery recovery;
+    Result<std::unique_ptr<Core>> core = Core::Open(
+        &disk_,
+        {.folder = "log", .group_size = 2, .segment_bytes = 1 << 14, .disk_bytes_max = 1 << 20},
+        committed, events_.Listener(), &recovery);
+    ASSERT_TRUE(core.ok()) << core.status().ToString();
+    core_ = std::move(*core);
+  }
+  SimDisk disk_{1};
+  Events events_;
+  std::unique_ptr<Core> core_;
+};
+
+TEST_F(FaultTest, AfterAFailedSyncNothingIsAcknowledgedAndReadsGoOn) {
+  Open();
+  ASSERT_TRUE(PlayGroup(*core_, 0, 2, 1).ok());
+  ASSERT_TRUE(core_->Dispatch(TestId(1, 0)).ok());
+  ASSERT_TRUE(core_->Dispatch(TestId(1, 1)).ok());
+  disk_.SetFaults({.sync_error = 1000});
+  const Status refused = AppendAndWait(*core_, SimpleTrajectory(TestId(1, 0), 1));
+  EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
+  EXPECT_THAT(refused.message(), HasSubstr("sealed and never retried"));
+  ASSERT_EQ(events_.Failures().size(), 1U);
+  disk_.SetFaults({});  // too late: the device may have dropped what it was given
+  EXPECT_EQ(AppendAndWait(*core_, SimpleTrajectory(TestId(1, 1), 1)).code(),
+            StatusCode::kUnavailable);
+  EXPECT_EQ(core_->Dispatch(TestId(2, 0)).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(core_->Lease(1, 1, In(60)).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(core_->ledger().pending, 2);
+  EXPECT_TRUE(core_->ledger().balanced());
+  disk_.PowerLoss();
+  Open();
+  EXPECT_GE(core_->ledger().pending, 2);
+  EXPECT_TRUE(core_->Lease(1, 1, In(60)).ok());
+}
+
+TEST_F(FaultTest, AWriteErrorFailsTheLogAndWakesTheLearner) {
+  Open();
+  ASSERT_TRUE(core_->Dispatch(TestId(0, 0)).ok());
+  disk_.SetFaults({.write_error = 1000});
+  EXPECT_EQ(AppendAndWait(*core_, SimpleTrajectory(TestId(0, 0), 1)).code(),
+            StatusCode::kUnavailable);
+  EXPECT_EQ(core_->Lease(1, 1, In(600)).status().code(), StatusCode::kUnavailable);
+  EXPECT_THAT(events_.Failures().at(0).message(), HasSubstr("cannot write"));
+}
+
+TEST_F(FaultTest, AFullDiskRefusesAndGoesOnWhenThereIsSpace) {
+  Open();
+  ASSERT_TRUE(PlayGroup(*core_, 0, 2, 1).ok());
+  ASSERT_TRUE(core_->Dispatch(TestId(1, 0)).ok());
+  ASSERT_TRUE(core_->Dispatch(TestId(1, 1)).ok());
+  disk_.SetFaults({.write_full = 1000, .create_full = 1000});
+  EXPECT_EQ(AppendAndWait(*core_, SimpleTrajectory(TestId(1, 0), 1)).code(),
+            StatusCode::kResourceExhausted);
+  EXPECT_EQ(core_->Lease(1, 1, In(60)).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(core_->Reject(TestId(1, 1), RejectReason::kOutcome)
+                  .ok());  // a note: kept until there is space
+  EXPECT_TRUE(core_->ledger().balanced());
+  EXPECT_EQ(core_->ledger().in_flight, 1);
+  disk_.SetFaults({});
+  EXPECT_TRUE(AppendAndWait(*core_, SimpleTrajectory(TestId(1, 0), 1)).ok());
+  Result<Batch> batch = core_->Lease(1, 1, In(60));
+  ASSERT_TRUE(batch.ok()) << batch.status().ToString();
+  EXPECT_EQ(batch->sequence, 1);
+  EXPECT_TRUE(events_.Failures().empty());
+  ASSERT_TRUE(core_->Commit(1).ok());
+  disk_.Kill();
+  Open(1);
+  const Ledger ledger = core_->ledger();
+  EXPECT_EQ(ledger.dispatched, 4);
+  EXPECT_EQ(ledger.trained, 2);
+  EXPECT_EQ(ledger.pending, 1);
+  EXPECT_EQ(ledger.rejected[static_cast<size_t>(RejectReason::kOutcome)], 1);
+}
+
+TEST_F(FaultTest, ADiskThatCannotOpenIsAnErrorOfOpen) {
+  disk_.SetFaults({.create_full = 1000});
+  Recovery recovery;
+  const auto core = Core::Open(&disk_, {.folder = "log"}, 0, events_.Listener(), &recovery);
+  EXPECT_EQ(core.status().code(), StatusCode::kResourceExhausted);
+}
+
+TEST(Listener, MayCallBackBecauseNoLockIsHeld) {
+  std::unique_ptr<Buffer> buffer;
+  BufferListener listener;
+  listener.on_rejected = [&](const TrajectoryId& id, RejectReason) {
+    EXPECT_TRUE(buffer->Dispatch(TestId(id.group_id, id.member, id.attempt + 1)).ok());
+    EXPECT_TRUE(buffer->ledger().balanced());
+  };
+  Recovery recovery;
+  buffer =
+      *Buffer::Open({.durability = Durability::kMemory, .group_size = 2}, 0, listener, &recovery);
+  ASSERT_TRUE(buffer->Dispatch(TestId(0, 0)).ok());
+  ASSERT_TRUE(buffer->Reject(TestId(0, 0), RejectReason::kOutcome).ok());
+  EXPECT_EQ(buffer->ledger().in_flight, 1);
+}
+
+}  // namespace
+}  // namespace forebay::buffer
