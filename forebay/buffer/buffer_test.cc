@@ -361,7 +361,9 @@ TEST_P(BufferTest, D1_ManyActorsAndALearnerBalanceAtEveryInstant) {
       EXPECT_TRUE(trained.insert(t->id.trajectory_id).second);
     }
     ASSERT_TRUE(buffer->MarkTrained(step).ok());
-    if (step % 3 == 0) EXPECT_TRUE(buffer->Commit(step).ok());
+    if (step % 3 == 0) {
+      EXPECT_TRUE(buffer->Commit(step).ok());
+    }
   }
   for (std::thread& actor : actors) actor.join();
   stop = true;

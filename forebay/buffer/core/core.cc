@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -228,10 +227,9 @@ void Core::Append(Trajectory trajectory, TimePoint deadline, Done done) {
   }
   waiting.trajectory = std::make_shared<const Trajectory>(std::move(trajectory));
   Calls calls;
-  Status refusal;
   {
     MutexLock lock(mutex_);
-    refusal = RefusalLocked();
+    Status refusal = RefusalLocked();
     if (refusal.ok() && (!table_.InFlight(id) || appending_.count(id.trajectory_id) > 0)) {
       table_.CountLate();
       refusal =
@@ -243,9 +241,10 @@ void Core::Append(Trajectory trajectory, TimePoint deadline, Done done) {
       waiting_.push_back(std::move(waiting));
       Admit(calls);
       if (!waiting_.empty()) keeper_wake_.NotifyAll();
+    } else {
+      calls.emplace_back([done = std::move(waiting.done), refusal] { done(refusal); });
     }
   }
-  if (!refusal.ok()) waiting.done(refusal);
   Run(calls);
 }
 

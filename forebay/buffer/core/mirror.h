@@ -30,9 +30,11 @@ class TableMirror : public LogMirror {
 
   Table& table() { return table_; }
   const Table& table() const { return table_; }
-  // Leases that did not fit because a record of a member was lost. They may still have been trained on.
+  // Leases that did not fit because a record of a member was lost. They may still have been trained
+  // on.
   const std::map<int64_t, LeaseRecord>& unapplied_leases() const { return unapplied_leases_; }
-  // Counts the groups of these trajectories as trained, as far as they are open. Gives how many there were.
+  // Counts the groups of these trajectories as trained, as far as they are open. Gives how many
+  // there were.
   int64_t Consume(const std::vector<int64_t>& trajectory_ids);
   // One sentence for each record that did not fit the state.
   std::vector<std::string> TakeNotes() { return std::exchange(notes_, {}); }

@@ -94,8 +94,8 @@ class Table {
   // again.
   // False when it was not consumed, or these are not the group.
   bool Uncommit(const std::vector<std::pair<TrajectoryId, PendingInfo>>& members);
-  // The group was trained on, whatever is left of its records: its open attempts count as trained. False when
-  // it is not there, or leased.
+  // The group was trained on, whatever is left of its records: its open attempts count as trained.
+  // False when it is not there, or leased.
   bool Consume(int64_t group_id);
   // The group of an open attempt.
   std::optional<int64_t> GroupOf(int64_t trajectory_id) const;
