@@ -1,0 +1,23 @@
+// The benchmarks, one function each. They return the fields of their JSON object; a field whose
+// peer is not installed is null.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "bench/harness.h"
+#include "forebay/base/status.h"
+
+namespace forebay::bench {
+
+// One optimizer step of SmolLM2-135M on 2 x 512 packed tokens, f32, full fine-tuning, against the
+// same step in JAX on the same plugin (bench/peers/setup_jax.sh makes it).
+Result<nlohmann::ordered_json> LearnerBench(const BenchOptions& options);
+
+// SmolLM2-135M: decoding at 1, 16 and 32 streams, prompt processing, and how far the sampled
+// log-probabilities are from the learner's.
+Result<nlohmann::ordered_json> RolloutBench(const BenchOptions& options);
+
+// The synchronous loop against the decoupled one on a slow environment, same code, same rewards.
+Result<nlohmann::ordered_json> UtilizationBench(const BenchOptions& options);
+
+}  // namespace forebay::bench

@@ -1,0 +1,80 @@
+// forebay-bench NAME [--quick] [--json]: one benchmark; docs in bench/benchmarks.h.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/commands.h"
+#include "bench/benchmarks.h"
+#include "bench/harness.h"
+#include "forebay/base/status.h"
+
+namespace forebay::bench {
+namespace {
+
+struct Benchmark {
+  const char* name;
+  const char* what;
+  Result<nlohmann::ordered_json> (*run)(const BenchOptions&);
+};
+
+constexpr Benchmark kBenchmarks[] = {
+    {"learner", "one optimizer step of SmolLM2-135M against the same step in JAX", LearnerBench},
+    {"rollout", "SmolLM2-135M decoding at 1, 16 and 32 streams, and prompt processing",
+     RolloutBench},
+    {"utilization", "the synchronous loop against the decoupled one on a slow environment",
+     UtilizationBench},
+};
+
+// Nested objects become dotted names.
+void PrintFields(const nlohmann::ordered_json& fields, const std::string& prefix) {
+  for (const auto& [key, value] : fields.items()) {
+    if (value.is_object()) {
+      PrintFields(value, prefix + key + ".");
+    } else {
+      std::printf("%-36s %s\n", (prefix + key).c_str(), value.dump().c_str());
+    }
+  }
+}
+
+Status Run(const std::string& name, const BenchOptions& options) {
+  if (name == "list") {
+    for (const Benchmark& b : kBenchmarks) std::printf("%-12s %s\n", b.name, b.what);
+    return OkStatus();
+  }
+  for (const Benchmark& b : kBenchmarks) {
+    if (name != b.name) continue;
+    FB_ASSIGN_OR_RETURN(const nlohmann::ordered_json fields, b.run(options));
+    if (options.json) {
+      std::printf("%s\n", fields.dump().c_str());
+    } else {
+      PrintFields(fields, "");
+    }
+    return AppendHistory(name, options, fields);
+  }
+  return InvalidArgument("there is no benchmark '" + name + "'; `forebay-bench list` names them");
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Forebay's benchmarks", "forebay-bench");
+  std::string name;
+  BenchOptions options;
+  app.add_option("name", name, "a benchmark, or list")->required();
+  app.add_flag("--quick", options.quick, "fewer repeats: within 60 s on 2 cores");
+  app.add_flag("--json", options.json, "the last line of stdout is one JSON object");
+  app.add_option("--dump", options.dump, "write the StableHLO of what is measured to this folder");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  const Status status = Run(name, options);
+  if (!status.ok()) std::fprintf(stderr, "forebay-bench: %s\n", status.message().c_str());
+  return apps::ExitCode(status);
+}
+
+}  // namespace
+}  // namespace forebay::bench
+
+int main(int argc, char** argv) { return forebay::bench::Main(argc, argv); }
