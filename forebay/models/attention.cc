@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "forebay/models/layers.h"
+#include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
 
@@ -14,7 +15,6 @@ namespace forebay::models {
 namespace {
 
 using xla::Comparison;
-using xla::DotDims;
 using xla::DType;
 using xla::Shape;
 using xla::Value;

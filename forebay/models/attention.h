@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "forebay/models/layers.h"
-#include "forebay/xla/ops.h"
+#include "forebay/xla/graph.h"
 
 namespace forebay::models {
 

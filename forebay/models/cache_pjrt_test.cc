@@ -59,6 +59,7 @@ class Rig {
   }
   std::vector<std::vector<float>> Caches() const {
     std::vector<std::vector<float>> values;
+    values.reserve(caches_.size());
     for (const Buffer& cache : caches_) values.push_back(cache.ToVector<float>().value());
     return values;
   }
@@ -87,6 +88,7 @@ class Rig {
       aliases.push_back({static_cast<int>(names_.size() + i), static_cast<int>(i + 1)});
     }
     std::vector<Value> in;
+    in.reserve(dims.size());
     for (const xla::Dims& d : dims) in.push_back(graph.Parameter({xla::DType::kS32, d}, "in"));
     const Value hidden = kind == "decode"
                              ? model_.Decode(params, in[0], in[1], context, &cache)
@@ -102,6 +104,7 @@ class Rig {
                           const std::vector<std::vector<int32_t>>& values, int64_t context) {
     const auto executable = Compile(kind, dims, context);
     std::vector<Buffer> inputs;
+    inputs.reserve(dims.size());
     for (size_t i = 0; i < dims.size(); ++i) {
       inputs.push_back(TestClient().FromVector(values[i], {xla::DType::kS32, dims[i]}).value());
     }
@@ -282,6 +285,18 @@ TEST_F(CacheTest, RefusesACacheOfTheWrongShape) {
     EXPECT_THAT(graph.status().message(),
                 testing::HasSubstr(capacity == 8 ? "at least the context 32" : "2 and 2 layers"));
   }
+}
+
+TEST_F(CacheTest, AMissingParameterIsNamed) {
+  xla::Graph graph("missing");
+  ParamValues params;
+  for (const ParamSpec& spec : golden_.model->Params(LayerLayout::kStacked)) {
+    params[spec.name] = graph.Parameter(spec.shape, spec.name);
+  }
+  const Value tokens = graph.Parameter({xla::DType::kS32, {1, 8}}, "tokens");
+  golden_.model->Hidden(params, {tokens, tokens, tokens}, {.layout = LayerLayout::kPerLayer});
+  EXPECT_THAT(graph.status().message(),
+              testing::HasSubstr("missing the parameter model.layers.0.input_layernorm.weight"));
 }
 
 }  // namespace

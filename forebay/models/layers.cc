@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <span>
 
+#include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
+#include "forebay/xla/shape.h"
 
 namespace forebay::models {
 

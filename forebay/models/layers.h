@@ -7,6 +7,7 @@
 
 #include <span>
 
+#include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 
 namespace forebay::models {

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "forebay/base/rng.h"

@@ -67,13 +67,16 @@ std::vector<std::vector<float>> TestProgram::Run(std::span<const xla::Value> res
   const xla::Program program = graph_.Finish(results).value();
   const auto executable = client.Compile(program).value();
   std::vector<xla::Buffer> buffers;
+  buffers.reserve(inputs_.size());
   for (const HostTensor& input : inputs_) {
     buffers.push_back(client.FromHost(input.bytes(), input.shape()).value());
   }
   std::vector<xla::Buffer*> arguments;
+  arguments.reserve(buffers.size());
   for (xla::Buffer& buffer : buffers) arguments.push_back(&buffer);
   const std::vector<xla::Buffer> fetched = executable->Execute(arguments).value();
   std::vector<std::vector<float>> values;
+  values.reserve(fetched.size());
   for (const xla::Buffer& buffer : fetched) {
     values.push_back(buffer.ToVector<float>().value());
   }

@@ -9,7 +9,6 @@
 #include <numbers>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "forebay/base/status.h"

@@ -4,13 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "forebay/base/check.h"
 #include "forebay/base/status.h"
 #include "forebay/models/attention.h"
 #include "forebay/models/layers.h"
@@ -164,6 +165,13 @@ bool Llama::CheckCache(xla::Graph& graph, const KvCache& cache, int64_t context)
             "layer {}'s key/value cache is {}; expected [slots, {}, at least the context {}, {}]",
             i, part.empty() ? "empty" : part.shape().ToString(), heads_.kv_heads, context,
             heads_.head_dim));
+        return false;
+      }
+      if (part.dim(0) * part.dim(1) * part.dim(2) > std::numeric_limits<int32_t>::max()) {
+        graph.Fail(
+            fmt::format("layer {}'s key/value cache {} has more than 2^31 rows; use fewer slots or "
+                        "a shorter context",
+                        i, part.shape().ToString()));
         return false;
       }
     }
