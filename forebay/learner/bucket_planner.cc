@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <utility>
@@ -24,7 +25,8 @@ constexpr int64_t kShortestDefaultRow = 64;
 
 // What one sequence pays for its share of a row that holds nothing but sequences of its length.
 double ShareOfRow(int64_t length, int64_t row) {
-  return RowCost(row) / static_cast<double>(row / length);
+  const int64_t sequences = row / length;
+  return RowCost(row) / static_cast<double>(sequences);
 }
 
 struct Candidate {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -16,6 +17,7 @@
 #include "forebay/base/file.h"
 #include "forebay/base/status.h"
 #include "forebay/learner/manifest.h"
+#include "forebay/learner/train_step.h"
 #include "forebay/weights/safetensors.h"
 #include "forebay/weights/snapshot.h"
 
@@ -172,7 +174,7 @@ Result<LoadedCheckpoint> LoadLatestCheckpoint(const std::string& folder) {
         fmt::format("checkpoint {} is not usable ({})", name, loaded.status().message()));
   }
   std::string all;
-  for (const std::string& note : notes) all += "\n  " + note;
+  for (const std::string& note : notes) all.append("\n  ").append(note);
   return DataLoss(fmt::format("{} holds no whole checkpoint:{}", folder, all));
 }
 

@@ -2,6 +2,7 @@
 // disk.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>

@@ -6,6 +6,7 @@
 
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
+#include "forebay/xla/shape.h"
 
 namespace forebay::learner {
 namespace {

@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <limits>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "forebay/base/check.h"
 #include "forebay/models/model.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
+#include "forebay/xla/shape.h"
 
 namespace forebay::learner {
 namespace {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,6 +39,7 @@ Values Parameters(xla::Graph& graph, std::span<const models::ParamSpec> specs,
 // The first `count` parameters donate their memory to the results at the same place.
 std::vector<xla::Alias> Donations(size_t count) {
   std::vector<xla::Alias> aliases;
+  aliases.reserve(count);
   for (size_t i = 0; i < count; ++i) {
     aliases.push_back({static_cast<int>(i), static_cast<int>(i)});
   }

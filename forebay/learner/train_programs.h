@@ -5,6 +5,7 @@
 // order of Model::Params.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "forebay/base/status.h"
