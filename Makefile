@@ -12,7 +12,7 @@ build: setup
 	@cmake --build --preset release
 
 demo: build
-	build/release/forebay train examples/quickstart.toml --run runs/demo --overwrite
+	build/release/bin/forebay train examples/quickstart.toml --run runs/demo --overwrite
 
 test: build lint
 	@ctest --preset release

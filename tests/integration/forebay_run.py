@@ -9,7 +9,7 @@ import textwrap
 import unittest
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-FOREBAY = os.environ.get("FOREBAY_BINARY", str(SOURCE / "build/release/forebay"))
+FOREBAY = os.environ.get("FOREBAY_BINARY", str(SOURCE / "build/release/bin/forebay"))
 
 # A tiny random model on the built-in environment: a step takes milliseconds.
 SMALL = """
