@@ -470,7 +470,7 @@ std::string_view FinishReasonName(FinishReason reason) {
 
 Result<std::unique_ptr<Engine>> MakeXlaEngine(const XlaEngineOptions& options, xla::Client& client,
                                               std::shared_ptr<const models::Model> model,
-                                              weights::Snapshot initial) {
+                                              const weights::Snapshot& initial) {
   FB_ASSIGN_OR_RETURN(const EngineDeviceOptions resolved, ResolveOptions(options, model->config()));
   FB_ASSIGN_OR_RETURN(std::shared_ptr<DeviceWeights> weights,
                       UploadWeights(*model, client, initial));

@@ -41,6 +41,6 @@ struct XlaEngineOptions {
 // the caller's thread (so too after Shutdown).
 Result<std::unique_ptr<Engine>> MakeXlaEngine(const XlaEngineOptions& options, xla::Client& client,
                                               std::shared_ptr<const models::Model> model,
-                                              weights::Snapshot initial);
+                                              const weights::Snapshot& initial);
 
 }  // namespace forebay::rollout

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <future>
 #include <limits>
 #include <memory>
@@ -82,6 +83,7 @@ std::vector<float> Recompute(const weights::TensorMap& checkpoint, const Tokens&
   constexpr int64_t n = 128;
   std::vector<xla::Argument> arguments;
   std::vector<std::string> names;
+  names.reserve(params.size());
   for (const auto& [name, tensor] : params) {
     names.push_back(name);
     const auto values = tensor.as<float>();
@@ -151,6 +153,7 @@ TEST(XlaEngineTest, T2_LogprobsEqualTheLearnersRecomputation) {
 
 std::vector<GenerateRequest> MixedRequests() {
   std::vector<GenerateRequest> requests;
+  requests.reserve(12);
   for (uint64_t i = 0; i < 12; ++i) {
     requests.push_back({.prompt = RandomPrompt(i / 2, 3 + 7 * (i / 2)),
                         .new_tokens_max = static_cast<int32_t>(5 + 3 * (i % 5)),
@@ -212,6 +215,7 @@ TEST(XlaEngineTest, OnePrefillServesAGroupWithTheTokensOfNoReuse) {
   const auto engine = Make(SmallOptions());
   const Tokens prompt = RandomPrompt(21, 60);
   std::vector<std::future<Result<GenerateResult>>> futures;
+  futures.reserve(8);
   for (uint64_t i = 0; i < 8; ++i) {
     futures.push_back(Ask(*engine, {.prompt = prompt, .new_tokens_max = 12, .seed = i}));
   }
@@ -357,6 +361,40 @@ TEST(XlaEngineTest, W1_WeightsThatDoNotCoverTheModelAreRefused) {
   EXPECT_EQ(after->tokens, before->tokens) << "the old weights stay";
 }
 
+// Finite weights under which the model overflows: its requests fail, and what they left in the
+// cache spreads to nobody.
+TEST(XlaEngineTest, AModelThatOverflowsFailsItsRequestsOnly) {
+  XlaEngineOptions options = SmallOptions();
+  options.slots = 1;
+  const auto engine = Make(options);
+  const GenerateRequest request{.prompt = RandomPrompt(75, 40), .new_tokens_max = 20, .seed = 6};
+  const auto expected = Generate(*engine, request);
+  ASSERT_TRUE(expected.ok());
+
+  auto huge = std::make_shared<weights::Snapshot>();
+  huge->policy_version = 1;
+  huge->tensors = Golden().checkpoint;
+  const std::string norm = "model.layers.0.input_layernorm.weight";
+  std::span<std::byte> bytes;
+  weights::HostTensor values = weights::HostTensor::Allocate(huge->tensors[norm].shape(), &bytes);
+  const std::vector<float> large(bytes.size() / sizeof(float), 3e38F);
+  std::memcpy(bytes.data(), large.data(), bytes.size());
+  huge->tensors[norm] = values;
+  ASSERT_EQ(PublishAndWait(*engine, huge), OkStatus());
+  const auto overflowed = Generate(*engine, request);
+  ASSERT_FALSE(overflowed.ok());
+  EXPECT_EQ(overflowed.status().code(), StatusCode::kInternal);
+  EXPECT_THAT(overflowed.status().message(), HasSubstr("policy version 1"));
+
+  auto good = std::make_shared<weights::Snapshot>();
+  good->policy_version = 2;
+  good->tensors = Golden().checkpoint;
+  ASSERT_EQ(PublishAndWait(*engine, good), OkStatus());
+  const auto after = Generate(*engine, request);
+  ASSERT_TRUE(after.ok()) << after.status().ToString();
+  EXPECT_EQ(after->tokens, expected->tokens);
+}
+
 TEST(XlaEngineTest, OnlyTheNewestOfManySnapshotsIsTaken) {
   const auto engine = Make(SmallOptions());
   std::vector<std::future<Status>> futures;
@@ -414,7 +452,7 @@ TEST(XlaEngineTest, InvalidRequestsSayWhatIsWrong) {
 }
 
 TEST(XlaEngineTest, InvalidOptionsSayWhatWouldBeRight) {
-  const auto message = [](XlaEngineOptions options) {
+  const auto message = [](const XlaEngineOptions& options) {
     const auto engine = MakeXlaEngine(options, xla::TestClient(), Golden().model,
                                       {.policy_version = 0, .tensors = Golden().checkpoint});
     EXPECT_FALSE(engine.ok());
@@ -437,6 +475,7 @@ TEST(XlaEngineTest, TooManyWaitingAreRefusedAndDeadlinesEndTheRest) {
   options.waiting_max = 3;
   const auto engine = Make(options);
   std::vector<std::future<Result<GenerateResult>>> futures;
+  futures.reserve(30);
   for (uint64_t i = 0; i < 30; ++i) {
     futures.push_back(Ask(*engine, {.prompt = {1, 2, 3}, .new_tokens_max = 100, .seed = i}));
   }
@@ -488,6 +527,7 @@ TEST(XlaEngineTest, ShutdownFailsWhatWaitsAndRuns) {
   const int64_t buffers = xla::TestClient().live_buffers();
   auto engine = Make(options);
   std::vector<std::future<Result<GenerateResult>>> futures;
+  futures.reserve(10);
   for (uint64_t i = 0; i < 10; ++i) {
     futures.push_back(
         Ask(*engine, {.prompt = RandomPrompt(i, 20), .new_tokens_max = 100, .seed = i}));
@@ -524,6 +564,7 @@ TEST(XlaEngineTest, L1_AFailedDeviceFailsEveryRequestAtOnce) {
   const auto engine = Make(SmallOptions(), client);
   ASSERT_TRUE(Generate(*engine, {.prompt = {1, 2, 3}, .new_tokens_max = 3}).ok());
   std::vector<std::future<Result<GenerateResult>>> futures;
+  futures.reserve(12);
   for (uint64_t i = 0; i < 12; ++i) {
     futures.push_back(
         Ask(*engine, {.prompt = RandomPrompt(i, 30), .new_tokens_max = 90, .seed = i}));

@@ -63,6 +63,7 @@ Result<xla::Program> Finish(xla::Graph& graph, const models::KvCache& cache, int
   std::vector<Value> results = cache.keys;
   results.insert(results.end(), cache.values.begin(), cache.values.end());
   std::vector<xla::Alias> aliases;
+  aliases.reserve(results.size());
   for (int i = 0; i < static_cast<int>(results.size()); ++i) {
     aliases.push_back({.parameter = first_cache + i, .output = i});
   }

@@ -193,7 +193,7 @@ TEST(SamplerTest, BitsAreUniformAndAvalanche) {
         return out;
       },
       {{{DType::kU32, {kN, 2}},
-        Filled(2 * kN, [](size_t i) { return static_cast<float>(i / 16); })},
+        Filled(2 * kN, [](size_t i) { return static_cast<float>(i >> 4); })},
        {{DType::kS32, {kN}}, Filled(kN, [](size_t i) { return static_cast<float>(i % 8); })}});
   ASSERT_EQ(bytes.size(), 4U);
   for (const Floats& byte : bytes) {
