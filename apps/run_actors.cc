@@ -29,6 +29,8 @@ constexpr Duration kDrainDeadline = std::chrono::seconds(20);
 
 // Infrastructure failures in a row after which somebody looks whether the whole thing is dead.
 constexpr int64_t kFailuresToProbe = 16;
+constexpr int kProbes = 5;
+constexpr Duration kProbePause = std::chrono::milliseconds(500);
 
 Task<Result<rollout::GenerateResult>> GenerateOne(Loop& loop, rollout::Engine& engine) {
   Completion<Result<rollout::GenerateResult>> done(loop);
@@ -113,9 +115,15 @@ class RunActors::Client final : public rollout::ActorClient {
       Fail(generated.status().WithContext("the rollout engine died"));
     } else if (failures_ >= kFailuresToProbe) {
       const control::EnvSection& e = owner_.deps_.config->env;
-      Status check = co_await CheckEnvironment(*owner_.loop_, *owner_.environments_,
-                                               FromSeconds(e.start_deadline_s),
-                                               FromSeconds(e.reset_deadline_s));
+      // Once may be bad luck: another episode can have killed the process under this one.
+      Status check;
+      for (int probe = 0; probe < kProbes && !stopped_; ++probe) {
+        if (probe > 0) co_await owner_.loop_->SleepUntil(owner_.loop_->Now() + kProbePause);
+        check = co_await CheckEnvironment(*owner_.loop_, *owner_.environments_,
+                                          FromSeconds(e.start_deadline_s),
+                                          FromSeconds(e.reset_deadline_s));
+        if (check.ok()) break;
+      }
       if (!check.ok()) Fail(check.WithContext("every recent episode failed"));
       failures_ = 0;
     }

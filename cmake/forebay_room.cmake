@@ -42,6 +42,8 @@ function(forebay_room NAME)
     target_link_libraries(${target} PRIVATE forebay_${NAME} ${TESTING_LIB} GTest::gtest
                                             GTest::gmock GTest::gtest_main ${ARG_TEST_LINK})
     target_compile_definitions(${target} PRIVATE FOREBAY_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+    # Test code runs once: optimizing it would cost more time than it saves.
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O0>)
     add_test(NAME ${NAME}.${base} COMMAND ${target})
     set_tests_properties(${NAME}.${base} PROPERTIES TIMEOUT 600 LABELS "${NAME};${ARG_LABELS}")
     if(base MATCHES "_pjrt_test$")
