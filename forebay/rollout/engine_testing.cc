@@ -1,5 +1,6 @@
 #include "forebay/rollout/engine_testing.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <future>
@@ -12,13 +13,16 @@
 
 #include "forebay/base/check.h"
 #include "forebay/base/file.h"
+#include "forebay/base/rng.h"
 #include "forebay/base/status.h"
 #include "forebay/models/model.h"
 #include "forebay/rollout/engine.h"
+#include "forebay/rollout/xla_engine.h"
 #include "forebay/weights/safetensors.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/client.h"
 #include "forebay/xla/graph.h"
+#include "forebay/xla/graph_testing.h"
 
 namespace forebay::rollout {
 namespace {
@@ -51,6 +55,36 @@ GoldenLlama LoadGoldenLlama(const std::string& source_dir) {
   golden.checkpoint = weights::ReadSafetensors(folder + "model.safetensors").value();
   golden.reference = weights::ReadSafetensors(folder + "reference.safetensors").value();
   return golden;
+}
+
+const GoldenLlama& Golden() {
+  static const GoldenLlama golden = LoadGoldenLlama(FOREBAY_SOURCE_DIR);
+  return golden;
+}
+
+std::vector<int32_t> RandomPrompt(uint64_t seed, uint64_t length) {
+  Rng rng(seed);
+  std::vector<int32_t> out;
+  for (uint64_t i = 0; i < length; ++i) {
+    out.push_back(static_cast<int32_t>(
+        rng.Below(static_cast<uint64_t>(Golden().model->config().vocab_size))));
+  }
+  return out;
+}
+
+XlaEngineOptions SmallOptions() {
+  return {.slots = 4, .context = 128, .context_buckets = {64, 128}, .prefill_chunks = {8, 32}};
+}
+
+std::unique_ptr<Engine> MakeEngine(const XlaEngineOptions& options) {
+  return MakeEngine(options, xla::TestClient());
+}
+
+std::unique_ptr<Engine> MakeEngine(const XlaEngineOptions& options, xla::Client& client) {
+  auto engine = MakeXlaEngine(options, client, Golden().model,
+                              {.policy_version = 0, .tensors = Golden().checkpoint});
+  FB_CHECK(engine.ok(), engine.status().ToString());
+  return *std::move(engine);
 }
 
 std::shared_ptr<const weights::Snapshot> OtherWeights(const GoldenLlama& golden, uint64_t seed,

@@ -26,6 +26,15 @@ struct GoldenLlama {
   weights::TensorMap checkpoint, reference;
 };
 GoldenLlama LoadGoldenLlama(const std::string& source_dir);
+// Of this source tree; loaded once.
+const GoldenLlama& Golden();
+
+std::vector<int32_t> RandomPrompt(uint64_t seed, uint64_t length);
+// 4 slots, context 128 in two buckets, two chunk sizes.
+XlaEngineOptions SmallOptions();
+// An engine with the golden weights as version 0, on the test program's client or another.
+std::unique_ptr<Engine> MakeEngine(const XlaEngineOptions& options);
+std::unique_ptr<Engine> MakeEngine(const XlaEngineOptions& options, xla::Client& client);
 
 // Other weights of the same model, which sample differently.
 std::shared_ptr<const weights::Snapshot> OtherWeights(const GoldenLlama& golden, uint64_t seed,

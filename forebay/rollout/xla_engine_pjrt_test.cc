@@ -43,33 +43,9 @@ using xla::DType;
 using xla::Value;
 using Tokens = std::vector<int32_t>;
 
-const GoldenLlama& Golden() {
-  static const GoldenLlama golden = LoadGoldenLlama(FOREBAY_SOURCE_DIR);
-  return golden;
-}
-
 Tokens ReferenceTokens(const std::string& name) {
   const auto values = Golden().reference.at(name).as<int32_t>();
   return {values.begin(), values.end()};
-}
-
-Tokens RandomPrompt(uint64_t seed, uint64_t length) {
-  Rng rng(seed);
-  Tokens out;
-  for (uint64_t i = 0; i < length; ++i) out.push_back(static_cast<int32_t>(rng.Below(512)));
-  return out;
-}
-
-XlaEngineOptions SmallOptions() {
-  return {.slots = 4, .context = 128, .context_buckets = {64, 128}, .prefill_chunks = {8, 32}};
-}
-
-std::unique_ptr<Engine> Make(const XlaEngineOptions& options,
-                             xla::Client& client = xla::TestClient()) {
-  auto engine = MakeXlaEngine(options, client, Golden().model,
-                              {.policy_version = 0, .tensors = Golden().checkpoint});
-  FB_CHECK(engine.ok(), engine.status().ToString());
-  return *std::move(engine);
 }
 
 // log softmax(logits / temperature) of tokens[i + 1] after tokens[0..i], by the learner's
@@ -124,7 +100,7 @@ void ExpectLogprobsMatch(const weights::TensorMap& checkpoint, const Tokens& pro
 }
 
 TEST(XlaEngineTest, GreedyEqualsTheReference) {
-  const auto engine = Make(SmallOptions());
+  const auto engine = MakeEngine(SmallOptions());
   const auto result = Generate(
       *engine,
       {.prompt = ReferenceTokens("seq1.input_ids"), .new_tokens_max = 16, .temperature = 0});
@@ -136,7 +112,7 @@ TEST(XlaEngineTest, GreedyEqualsTheReference) {
 }
 
 TEST(XlaEngineTest, T2_LogprobsEqualTheLearnersRecomputation) {
-  const auto engine = Make(SmallOptions());
+  const auto engine = MakeEngine(SmallOptions());
   for (const double temperature : {1.0, 0.6}) {
     for (const uint64_t length : {1, 2, 9, 40, 100}) {
       const Tokens prompt = RandomPrompt(length, length);
@@ -167,14 +143,14 @@ TEST(XlaEngineTest, TokensDoNotDependOnNeighboursSlotsOrArrival) {
   const std::vector<GenerateRequest> requests = MixedRequests();
   std::vector<Tokens> alone;
   {
-    const auto engine = Make({.slots = 1, .context = 128, .prefill_chunks = {128}});
+    const auto engine = MakeEngine({.slots = 1, .context = 128, .prefill_chunks = {128}});
     for (const GenerateRequest& request : requests) {
       const auto result = Generate(*engine, request);
       ASSERT_TRUE(result.ok()) << result.status().ToString();
       alone.push_back(result->tokens);
     }
   }
-  const auto engine = Make(SmallOptions());
+  const auto engine = MakeEngine(SmallOptions());
   for (uint64_t round = 0; round < 3; ++round) {
     std::vector<size_t> order(requests.size());
     std::iota(order.begin(), order.end(), 0);
@@ -195,10 +171,10 @@ TEST(XlaEngineTest, DeterministicMeansTheSameBitsWhateverIsReused) {
   options.deterministic = true;
   const Tokens prompt = RandomPrompt(3, 90);
   const GenerateRequest request{.prompt = prompt, .new_tokens_max = 20, .seed = 5};
-  const auto fresh = Make(options);
+  const auto fresh = MakeEngine(options);
   const auto expected = Generate(*fresh, request);
   ASSERT_TRUE(expected.ok()) << expected.status().ToString();
-  const auto engine = Make(options);
+  const auto engine = MakeEngine(options);
   // The first part of the prompt comes from another request, and others decode beside it.
   auto part = Ask(*engine, {.prompt = {prompt.begin(), prompt.begin() + 70}, .new_tokens_max = 40});
   auto other = Ask(*engine, {.prompt = RandomPrompt(9, 50), .new_tokens_max = 60, .seed = 8});
@@ -212,7 +188,7 @@ TEST(XlaEngineTest, DeterministicMeansTheSameBitsWhateverIsReused) {
 }
 
 TEST(XlaEngineTest, OnePrefillServesAGroupWithTheTokensOfNoReuse) {
-  const auto engine = Make(SmallOptions());
+  const auto engine = MakeEngine(SmallOptions());
   const Tokens prompt = RandomPrompt(21, 60);
   std::vector<std::future<Result<GenerateResult>>> futures;
   futures.reserve(8);
@@ -224,7 +200,7 @@ TEST(XlaEngineTest, OnePrefillServesAGroupWithTheTokensOfNoReuse) {
     const auto result = Get(std::move(futures[i]));
     ASSERT_TRUE(result.ok()) << result.status().ToString();
     reused += result->prompt_tokens_reused;
-    const auto fresh = Make({.slots = 1, .context = 128, .prefill_chunks = {32}});
+    const auto fresh = MakeEngine({.slots = 1, .context = 128, .prefill_chunks = {32}});
     const auto expected = Generate(*fresh, {.prompt = prompt, .new_tokens_max = 12, .seed = i});
     ASSERT_TRUE(expected.ok()) << expected.status().ToString();
     EXPECT_EQ(expected->prompt_tokens_reused, 0);
@@ -236,7 +212,7 @@ TEST(XlaEngineTest, OnePrefillServesAGroupWithTheTokensOfNoReuse) {
 }
 
 TEST(XlaEngineTest, TheNextTurnReusesThePrefixOfItsEpisode) {
-  const auto engine = Make(SmallOptions());
+  const auto engine = MakeEngine(SmallOptions());
   Tokens conversation = RandomPrompt(30, 20);
   for (int turn = 0; turn < 3; ++turn) {
     const auto result =
@@ -252,7 +228,7 @@ TEST(XlaEngineTest, TheNextTurnReusesThePrefixOfItsEpisode) {
 }
 
 TEST(XlaEngineTest, T3_NewWeightsReuseNothingAndRecomputeThePrompt) {
-  const auto engine = Make(SmallOptions());
+  const auto engine = MakeEngine(SmallOptions());
   const Tokens prompt = RandomPrompt(40, 50);
   ASSERT_TRUE(Generate(*engine, {.prompt = prompt, .new_tokens_max = 4}).ok());
   const auto other = OtherWeights(Golden(), 9, 3);
@@ -267,7 +243,7 @@ TEST(XlaEngineTest, T3_NewWeightsReuseNothingAndRecomputeThePrompt) {
 }
 
 TEST(XlaEngineTest, WeightsChangeInTheMiddleOfASequence) {
-  const auto engine = Make(SmallOptions());
+  const auto engine = MakeEngine(SmallOptions());
   int64_t version = 0;
   bool changed = false;
   for (int attempt = 0; attempt < 100 && !changed; ++attempt) {
@@ -295,7 +271,7 @@ TEST(XlaEngineTest, WeightsChangeInTheMiddleOfASequence) {
 }
 
 TEST(XlaEngineTest, L9_L10_EightEpisodesOnTwoSlotsAcrossSyncs) {
-  const auto engine = Make({.slots = 2, .context = 128, .prefill_chunks = {32}});
+  const auto engine = MakeEngine({.slots = 2, .context = 128, .prefill_chunks = {32}});
   constexpr int kEpisodes = 8, kTurns = 4;
   std::vector<Tokens> conversations;
   std::vector<std::future<Result<GenerateResult>>> futures;
@@ -326,7 +302,7 @@ TEST(XlaEngineTest, L9_L10_EightEpisodesOnTwoSlotsAcrossSyncs) {
 }
 
 TEST(XlaEngineTest, W1_WeightsThatDoNotCoverTheModelAreRefused) {
-  const auto engine = Make(SmallOptions());
+  const auto engine = MakeEngine(SmallOptions());
   const GenerateRequest request{.prompt = RandomPrompt(70, 12), .new_tokens_max = 8, .seed = 2};
   const auto before = Generate(*engine, request);
   ASSERT_TRUE(before.ok());
@@ -366,7 +342,7 @@ TEST(XlaEngineTest, W1_WeightsThatDoNotCoverTheModelAreRefused) {
 TEST(XlaEngineTest, AModelThatOverflowsFailsItsRequestsOnly) {
   XlaEngineOptions options = SmallOptions();
   options.slots = 1;
-  const auto engine = Make(options);
+  const auto engine = MakeEngine(options);
   const GenerateRequest request{.prompt = RandomPrompt(75, 40), .new_tokens_max = 20, .seed = 6};
   const auto expected = Generate(*engine, request);
   ASSERT_TRUE(expected.ok());
@@ -396,7 +372,7 @@ TEST(XlaEngineTest, AModelThatOverflowsFailsItsRequestsOnly) {
 }
 
 TEST(XlaEngineTest, OnlyTheNewestOfManySnapshotsIsTaken) {
-  const auto engine = Make(SmallOptions());
+  const auto engine = MakeEngine(SmallOptions());
   std::vector<std::future<Status>> futures;
   for (int64_t version = 1; version <= 20; ++version) {
     auto promise = std::make_shared<std::promise<Status>>();
@@ -415,7 +391,7 @@ TEST(XlaEngineTest, OnlyTheNewestOfManySnapshotsIsTaken) {
 }
 
 TEST(XlaEngineTest, StopTokensAndTheContextEndASequence) {
-  const auto engine = Make(SmallOptions());
+  const auto engine = MakeEngine(SmallOptions());
   const Tokens prompt = RandomPrompt(80, 100);
   const auto full = Generate(*engine, {.prompt = prompt, .new_tokens_max = 1000, .seed = 3});
   ASSERT_TRUE(full.ok()) << full.status().ToString();
@@ -431,169 +407,6 @@ TEST(XlaEngineTest, StopTokensAndTheContextEndASequence) {
   ASSERT_TRUE(stopped.ok()) << stopped.status().ToString();
   EXPECT_EQ(stopped->finish_reason, FinishReason::kStop);
   EXPECT_EQ(stopped->tokens, Tokens(full->tokens.begin(), first + 1));
-}
-
-TEST(XlaEngineTest, InvalidRequestsSayWhatIsWrong) {
-  const auto engine = Make(SmallOptions());
-  const auto code = [&](GenerateRequest request, const char* part) {
-    const auto result = Generate(*engine, std::move(request));
-    EXPECT_FALSE(result.ok());
-    EXPECT_EQ(result.status().code(), StatusCode::kInvalidArgument);
-    EXPECT_THAT(result.status().message(), HasSubstr(part));
-  };
-  code({.prompt = {}}, "empty");
-  code({.prompt = {1, 512}}, "512");
-  code({.prompt = {-1}}, "-1");
-  code({.prompt = Tokens(128, 1)}, "128");
-  code({.prompt = {1}, .new_tokens_max = 0}, "new_tokens_max");
-  code({.prompt = {1}, .temperature = -0.5}, "temperature");
-  code({.prompt = {1}, .temperature = std::numeric_limits<double>::quiet_NaN()}, "temperature");
-  EXPECT_EQ(engine->context_max(), 128);
-}
-
-TEST(XlaEngineTest, InvalidOptionsSayWhatWouldBeRight) {
-  const auto message = [](const XlaEngineOptions& options) {
-    const auto engine = MakeXlaEngine(options, xla::TestClient(), Golden().model,
-                                      {.policy_version = 0, .tensors = Golden().checkpoint});
-    EXPECT_FALSE(engine.ok());
-    EXPECT_EQ(engine.status().code(), StatusCode::kInvalidArgument);
-    return engine.status().message();
-  };
-  EXPECT_THAT(message({.slots = 0}), HasSubstr("slots"));
-  EXPECT_THAT(message({.context = 512}), HasSubstr("256"));
-  EXPECT_THAT(message({.context = 128, .context_buckets = {64}}), HasSubstr("last"));
-  EXPECT_THAT(message({.context = 128, .context_buckets = {128, 64}}), HasSubstr("ascending"));
-  EXPECT_THAT(message({.context = 128, .prefill_chunks = {}}), HasSubstr("prefill_chunks"));
-  EXPECT_THAT(message({.context = 128, .prefill_chunks = {200}}), HasSubstr("200"));
-  EXPECT_THAT(message({.context = 100, .prefill_chunks = {64}, .deterministic = true}),
-              HasSubstr("multiple"));
-}
-
-TEST(XlaEngineTest, TooManyWaitingAreRefusedAndDeadlinesEndTheRest) {
-  XlaEngineOptions options = SmallOptions();
-  options.slots = 1;
-  options.waiting_max = 3;
-  const auto engine = Make(options);
-  std::vector<std::future<Result<GenerateResult>>> futures;
-  futures.reserve(30);
-  for (uint64_t i = 0; i < 30; ++i) {
-    futures.push_back(Ask(*engine, {.prompt = {1, 2, 3}, .new_tokens_max = 100, .seed = i}));
-  }
-  int64_t done = 0, refused = 0;
-  for (auto& future : futures) {
-    const auto result = Get(std::move(future));
-    if (result.ok()) {
-      ++done;
-    } else {
-      ++refused;
-      EXPECT_EQ(result.status().code(), StatusCode::kResourceExhausted);
-    }
-  }
-  EXPECT_GE(done, 3);
-  EXPECT_GE(refused, 1);
-
-  auto busy = Ask(*engine, {.prompt = {4, 5}, .new_tokens_max = 120});
-  const auto late = Generate(*engine, {.prompt = {1, 2}, .deadline = Now()});
-  EXPECT_FALSE(late.ok());
-  EXPECT_EQ(late.status().code(), StatusCode::kDeadlineExceeded);
-  EXPECT_TRUE(Get(std::move(busy)).ok());
-  EXPECT_EQ(engine->stats().waiting, 0);
-}
-
-TEST(XlaEngineTest, PriorityDecidesWhoWaits) {
-  XlaEngineOptions options = SmallOptions();
-  options.slots = 1;
-  const auto engine = Make(options);
-  std::vector<int64_t> order;  // written on the engine's thread, read after all have ended
-  std::vector<std::future<void>> futures;
-  auto busy = Ask(*engine, {.prompt = {1, 2, 3}, .new_tokens_max = 60, .priority = -100});
-  for (const int64_t priority : {5, 1, 3}) {
-    auto promise = std::make_shared<std::promise<void>>();
-    futures.push_back(promise->get_future());
-    engine->Generate({.prompt = {7}, .new_tokens_max = 2, .priority = priority},
-                     [promise, priority, &order](const Result<GenerateResult>& result) {
-                       if (result.ok()) order.push_back(priority);
-                       promise->set_value();
-                     });
-  }
-  ASSERT_TRUE(Get(std::move(busy)).ok());
-  for (auto& future : futures) future.get();
-  EXPECT_THAT(order, ElementsAre(1, 3, 5));
-}
-
-TEST(XlaEngineTest, ShutdownFailsWhatWaitsAndRuns) {
-  XlaEngineOptions options = SmallOptions();
-  options.slots = 2;
-  const int64_t buffers = xla::TestClient().live_buffers();
-  auto engine = Make(options);
-  std::vector<std::future<Result<GenerateResult>>> futures;
-  futures.reserve(10);
-  for (uint64_t i = 0; i < 10; ++i) {
-    futures.push_back(
-        Ask(*engine, {.prompt = RandomPrompt(i, 20), .new_tokens_max = 100, .seed = i}));
-  }
-  engine->Shutdown();
-  engine->Shutdown();
-  int64_t failed = 0;
-  for (auto& future : futures) {
-    const auto result = Get(std::move(future));
-    if (result.ok()) continue;
-    ++failed;
-    EXPECT_EQ(result.status().code(), StatusCode::kUnavailable);
-  }
-  EXPECT_GT(failed, 0);
-  EXPECT_EQ(Generate(*engine, {.prompt = {1}}).status().code(), StatusCode::kUnavailable);
-  EXPECT_EQ(PublishAndWait(*engine, OtherWeights(Golden(), 1, 1)).code(), StatusCode::kUnavailable);
-  engine.reset();
-  EXPECT_EQ(xla::TestClient().live_buffers(), buffers);
-}
-
-TEST(XlaEngineTest, ShutdownFromACallbackDoesNotDeadlock) {
-  auto engine = Make(SmallOptions());
-  std::promise<void> called;
-  engine->Generate({.prompt = {1, 2}, .new_tokens_max = 2}, [&](const Result<GenerateResult>&) {
-    engine->Shutdown();
-    called.set_value();
-  });
-  called.get_future().get();
-  engine.reset();
-}
-
-TEST(XlaEngineTest, L1_AFailedDeviceFailsEveryRequestAtOnce) {
-  FailingClient client(xla::TestClient());
-  const auto engine = Make(SmallOptions(), client);
-  ASSERT_TRUE(Generate(*engine, {.prompt = {1, 2, 3}, .new_tokens_max = 3}).ok());
-  std::vector<std::future<Result<GenerateResult>>> futures;
-  futures.reserve(12);
-  for (uint64_t i = 0; i < 12; ++i) {
-    futures.push_back(
-        Ask(*engine, {.prompt = RandomPrompt(i, 30), .new_tokens_max = 90, .seed = i}));
-  }
-  client.fail() = true;
-  int64_t failed = 0;
-  for (auto& future : futures) {
-    const auto result = Get(std::move(future));
-    if (result.ok()) continue;
-    ++failed;
-    EXPECT_EQ(result.status().code(), StatusCode::kUnavailable);
-    EXPECT_THAT(result.status().message(), HasSubstr("fell off the bus"));
-  }
-  EXPECT_GT(failed, 0);
-  EXPECT_EQ(Generate(*engine, {.prompt = {1}}).status().code(), StatusCode::kUnavailable);
-}
-
-TEST(XlaEngineTest, NothingIsCompiledAfterWarmUp) {
-  const auto engine = Make(SmallOptions());
-  const int64_t compiled = xla::TestClient().counters().compiled;
-  for (uint64_t length = 1; length < 128; length += 11) {
-    ASSERT_TRUE(
-        Generate(*engine, {.prompt = RandomPrompt(length, length), .new_tokens_max = 9}).ok());
-  }
-  ASSERT_EQ(PublishAndWait(*engine, OtherWeights(Golden(), 1, 1)), OkStatus());
-  ASSERT_TRUE(Generate(*engine, {.prompt = {1, 2, 3}, .new_tokens_max = 9}).ok());
-  EXPECT_EQ(xla::TestClient().counters().compiled, compiled);
-  EXPECT_EQ(engine->stats().recompiles_after_warmup, 0);
-  EXPECT_GT(engine->stats().busy_seconds, 0);
 }
 
 }  // namespace
