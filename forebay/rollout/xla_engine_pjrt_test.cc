@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <cstring>
 #include <future>
-#include <limits>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -19,7 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include "forebay/base/clock.h"
 #include "forebay/base/rng.h"
 #include "forebay/base/status.h"
 #include "forebay/models/model.h"
@@ -27,7 +25,6 @@
 #include "forebay/rollout/engine_testing.h"
 #include "forebay/trajectory/trajectory.h"
 #include "forebay/weights/snapshot.h"
-#include "forebay/xla/client.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/graph_testing.h"
 #include "forebay/xla/ops.h"
