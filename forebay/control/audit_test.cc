@@ -63,7 +63,8 @@ TEST_F(AuditTest, SumsUpARun) {
   {
     auto run = RunDirectory::Open(folder_, OpenMode::kNew);
     ASSERT_TRUE(run.ok()) << run.status().ToString();
-    for (int i = 1; i <= 10; ++i) (*run)->WriteTrajectory(TrajectoryLine(Episode(i, i * 1'000'000)));
+    for (int i = 1; i <= 10; ++i)
+      (*run)->WriteTrajectory(TrajectoryLine(Episode(i, i * 1'000'000)));
     // Step 1 is repeated after a resume: its last line counts.
     (*run)->WriteMetrics(R"({"step":1,"wall_s":99,"busy_s":99,"lease_wait_s":0,"episodes":99})");
     (*run)->WriteMetrics(

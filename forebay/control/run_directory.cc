@@ -26,8 +26,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kOwnFiles[] = {"config.toml", "metrics.jsonl", "trajectories.jsonl",
-                                     "evals.jsonl", "report.json", "run.log",       "buffer",
-                                     "checkpoints"};
+                                     "evals.jsonl", "report.json",   "run.log",
+                                     "buffer",      "checkpoints"};
 
 }  // namespace
 

@@ -109,8 +109,8 @@ std::string Encode(const Trajectory& trajectory);
 // kDataLoss for truncated, oversized or inconsistent bytes; never allocates more than a small
 // multiple of the input's size.
 Result<Trajectory> Decode(std::string_view bytes);
-// Whose encoding this is, from its first bytes alone; nullopt when they are not the beginning of one. For
-// damaged records: the rest need not be valid.
+// Whose encoding this is, from its first bytes alone; nullopt when they are not the beginning of
+// one. For damaged records: the rest need not be valid.
 std::optional<TrajectoryId> PeekId(std::string_view bytes);
 
 // What the coordinator hands an actor: run this episode.

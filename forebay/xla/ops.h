@@ -53,7 +53,7 @@ Value Logistic(Value x);  // sigmoid
 Value Sin(Value x);
 Value Cos(Value x);
 Value Floor(Value x);
-Value Silu(Value x);  // x * sigmoid(x)
+Value Silu(Value x);                            // x * sigmoid(x)
 Value Clamp(Value x, double low, double high);  // gradient 1 on [low, high], bounds included
 Value Convert(Value x,
               DType dtype);  // float <-> float passes gradients, other conversions stop them
@@ -125,7 +125,8 @@ struct DotDims {
 // Result: batch dims, then free lhs dims, then free rhs dims. `accumulate` is the result dtype (f32
 // for bf16 inputs unless said).
 Value DotGeneral(Value lhs, Value rhs, const DotDims& dims, std::optional<DType> result = {});
-// x [..., in] times weight [out, in] (the layout of Hugging Face checkpoints) -> [..., out], in x's dtype.
+// x [..., in] times weight [out, in] (the layout of Hugging Face checkpoints) -> [..., out], in x's
+// dtype.
 Value Linear(Value x, Value weight);
 Value MatMul(Value a, Value b);  // [..., m, k] x [..., k, n], equal leading dims; a's dtype
 
@@ -166,8 +167,8 @@ Values Cond(Value predicate, const BodyFn& on_true, const BodyFn& on_false,
 // body(xs) whose intermediate values are recomputed in the backward pass instead of kept.
 Values Remat(const BodyFn& body, std::span<const Value> xs);
 // body(xs) with its own gradient rule: vjp(xs, outputs, output_cotangents) -> one cotangent per x
-// (an empty Value is zero). Cotangents of unused outputs come as zeros. A gradient asked for through
-// a value that the body captured is an error: pass it in xs.
+// (an empty Value is zero). Cotangents of unused outputs come as zeros. A gradient asked for
+// through a value that the body captured is an error: pass it in xs.
 using VjpFn = std::function<Values(std::span<const Value> xs, std::span<const Value> outputs,
                                    std::span<const Value> cotangents)>;
 Values CustomVjp(const BodyFn& body, const VjpFn& vjp, std::span<const Value> xs);
