@@ -60,6 +60,12 @@ Result<std::vector<std::string>> StopTokens(const control::Config& config,
   return out;
 }
 
+// The text of a token, "" for an id that is none.
+Result<std::string> TokenText(const tokenizer::Tokenizer& tokenizer, int32_t id) {
+  if (id < 0) return std::string();
+  return tokenizer.Decode(std::vector<int32_t>{id}, false);
+}
+
 }  // namespace
 
 Result<LoadedModel> LoadModel(const control::Config& config) {
@@ -94,6 +100,8 @@ Result<LoadedModel> LoadModel(const control::Config& config) {
   }
   FB_ASSIGN_OR_RETURN(out.chat, tokenizer::ChatTemplate::Parse(out.files.chat_template));
   FB_ASSIGN_OR_RETURN(out.stop_tokens, StopTokens(config, out));
+  FB_ASSIGN_OR_RETURN(out.bos_token, TokenText(*out.tokenizer, out.model->config().bos_token));
+  FB_ASSIGN_OR_RETURN(out.eos_token, TokenText(*out.tokenizer, out.model->config().eos_token));
   if (config.rollout.context > out.model->config().context_max) {
     return InvalidArgument("rollout.context = " + std::to_string(config.rollout.context) +
                            " is beyond what the model was made for: " +

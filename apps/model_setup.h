@@ -20,6 +20,7 @@ struct LoadedModel {
   std::unique_ptr<tokenizer::Tokenizer> tokenizer;
   std::unique_ptr<tokenizer::ChatTemplate> chat;
   std::vector<std::string> stop_tokens;  // by text
+  std::string bos_token, eos_token;      // by text, as the chat template calls them; "" if none
 };
 
 // Reads model.path (or makes a tiny: model from run.seed). Blocks. Errors name the file.

@@ -170,6 +170,9 @@ void RunActors::Await(std::function<Task<void>()> make) {
 
 Result<std::unique_ptr<RunActors>> RunActors::Create(const Deps& deps) {
   std::unique_ptr<RunActors> actors(new RunActors(deps));
+  FB_RETURN_IF_ERROR(
+      rollout::CheckEpisodeSetup(*deps.model->tokenizer, *deps.model->chat,
+                                 actors->Episode("train", deps.config->rollout.temperature)));
   Status status;
   actors->OnLoop([&] {
     auto made =
@@ -216,6 +219,13 @@ rollout::EpisodeOptions RunActors::Episode(const std::string& split, double temp
   options.step_deadline = FromSeconds(c.env.step_deadline_s);
   options.generate_deadline = FromSeconds(c.rollout.generate_deadline_s);
   options.stop_tokens = deps_.model->stop_tokens;
+  options.bos_token = deps_.model->bos_token;
+  options.eos_token = deps_.model->eos_token;
+  options.on_failure = [run = deps_.run](const TrajectoryId& id, Outcome outcome,
+                                         const Status& status) {
+    run->Log("episode of task " + std::to_string(id.task_id) + " ended in " +
+             std::string(OutcomeName(outcome)) + ": " + status.message());
+  };
   return options;
 }
 

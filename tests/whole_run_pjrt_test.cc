@@ -121,7 +121,7 @@ class PlainLoop {
   weights::TensorMap Run() {
     for (int64_t version = 0; version < config_.run.steps; ++version) {
       for (int64_t i = 0; i < config_.learner.groups_per_step * config_.learner.group_size; ++i) {
-        Play(**Value(coordinator_->TryNext()));
+        Play(*Value(coordinator_->TryNext()));
       }
       const buffer::Batch batch = Value(buffer_->Lease(config_.learner.groups_per_step, version,
                                                        Now() + std::chrono::seconds(10)));
