@@ -10,8 +10,12 @@ if [ $# -gt 0 ]; then files=("$@"); else mapfile -t files < <(git ls-files '*.cc
 python3 tools/check_rooms.py
 clang-format-19 --dry-run --Werror "${files[@]}"
 
-# clang-tidy reads each header through the sources that include it. A source whose content (and whose includes'
-# content) did not change since a clean run is skipped: .deps/tidy/ holds the keys.
+while IFS= read -r script; do bash -n "$script"; done < <(git ls-files '*.sh')
+git ls-files -z '*.py' | xargs -0 -n 1 python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])'
+
+# clang-tidy reads each header through the sources that include it. A source whose content did not change, nor any
+# header of the tree, since a clean run is skipped: .deps/tidy/ holds the keys.
+headers=$(git ls-files -z '*.h' | xargs -0 cat | sha256sum | cut -d' ' -f1)
 mapfile -t sources < <(printf '%s\n' "${files[@]}" | grep '\.cc$' | grep -v '_fuzz\.cc$')
-printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -n 1 tools/tidy_one.sh "$build"
+printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -I{} tools/tidy_one.sh "$build" {} "$headers"
 echo "lint: ${#files[@]} files clean"

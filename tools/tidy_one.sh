@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # clang-tidy on one source, skipped when nothing that it reads has changed since it was clean.
-#   tools/tidy_one.sh BUILD_DIR SOURCE    HEADERS_SUM: the sum of all headers, where the caller has it already
+#   tools/tidy_one.sh BUILD_DIR SOURCE HEADERS_SUM
 set -euo pipefail
-build=$1 source=$2
+build=$1 source=$2 headers=$3
 checks=()
 # Tests take a third of the tree and run under the sanitizers: the checks for speed say nothing of use there, and
 # what is left are the faults that make a test pass that should not.
@@ -11,7 +11,6 @@ case $source in *_test.cc | *_testing.cc)
 esac
 
 mkdir -p .deps/tidy
-headers=${HEADERS_SUM:-$(tools/headers_sum.sh)}
 key=".deps/tidy/$(cat "$source" .clang-tidy "$0" | sha256sum | cut -d' ' -f1)-${headers:0:16}"
 [ -e "$key" ] && exit 0
 clang-tidy-19 -p "$build" --quiet --warnings-as-errors='*' "${checks[@]}" "$source" \
