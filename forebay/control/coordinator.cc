@@ -73,6 +73,17 @@ void Coordinator::StartGroup() {
   ++groups_started_;
 }
 
+// Not of the attempt: only a fault makes a replacement a new sample (see OnRejected).
+uint64_t Coordinator::SeedOf(const Member& member) const {
+  uint64_t faults = 0;
+  if (const auto group = faults_.find(member.group_id); group != faults_.end()) {
+    const auto of_member = group->second.by_member.find(member.member);
+    if (of_member != group->second.by_member.end()) faults = of_member->second;
+  }
+  return DeriveSeed(DeriveSeed(options_.seed, kEpisodeSeed), static_cast<uint64_t>(member.group_id),
+                    static_cast<uint64_t>(member.member), faults);
+}
+
 Result<std::optional<Assignment>> Coordinator::TryNext() {
   MutexLock lock(mutex_);
   if (stopped_) return std::optional<Assignment>();
@@ -90,10 +101,7 @@ Result<std::optional<Assignment>> Coordinator::TryNext() {
                    .member = member.member,
                    .attempt = member.attempt,
                    .task_id = member.task_id};
-  // The attempt is part of the seed: a replacement of a failed sample is a new sample.
-  assignment.seed =
-      DeriveSeed(DeriveSeed(options_.seed, kEpisodeSeed), static_cast<uint64_t>(member.group_id),
-                 static_cast<uint64_t>(member.member), static_cast<uint64_t>(member.attempt));
+  assignment.seed = SeedOf(member);
   assignment.policy_version = published_version_;
   if (member.attempt > 0) ++replacement_count_;
   FB_RETURN_IF_ERROR(buffer_->Dispatch(assignment.id));
@@ -110,15 +118,17 @@ void Coordinator::OnRejected(const TrajectoryId& id, buffer::RejectReason reason
     const bool fault =
         reason != buffer::RejectReason::kStale && reason != buffer::RejectReason::kLostInCrash;
     if (fault) {
-      close = ++failures_[id.group_id] >= options_.attempts_max;
-      // Old groups no longer fail: a bounded memory of failures is enough.
-      constexpr size_t kFailuresMax = 4096;
-      if (failures_.size() > kFailuresMax) failures_.erase(failures_.begin());
+      Faults& faults = faults_[id.group_id];
+      ++faults.by_member[id.member];
+      close = ++faults.total >= options_.attempts_max;
+      // Old groups no longer fail: a bounded memory of faults is enough.
+      constexpr size_t kGroupsMax = 4096;
+      if (faults_.size() > kGroupsMax) faults_.erase(faults_.begin());
     }
     if (close) {
       quarantined_.insert(id.task_id);
       closed_groups_.insert(id.group_id);
-      failures_.erase(id.group_id);
+      faults_.erase(id.group_id);
       const auto of_group = [&](const Member& m) { return m.group_id == id.group_id; };
       std::erase_if(queue_, of_group);
       std::erase_if(replacements_, of_group);

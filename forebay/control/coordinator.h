@@ -32,8 +32,8 @@ struct CoordinatorOptions {
 struct CoordinatorStats {
   int64_t groups_started = 0;
   int64_t queued = 0;  // admitted members that no actor has taken yet
-  int64_t alive =
-      0;  // admitted members that were not trained on when the published version was made
+  // Admitted members that were not trained on when the published version was made.
+  int64_t alive = 0;
   int64_t alive_max = 0;  // what pacing allows
   int64_t published_version = 0;
   int64_t replacements = 0;  // attempts beyond the first
@@ -57,7 +57,9 @@ class Coordinator {
   // group.
   Result<std::optional<Assignment>> TryNext();
 
-  // From the buffer's listener: the member needs another attempt. kStale is no fault of the task.
+  // From the buffer's listener: the member needs another attempt. After a fault of the task that is
+  // a new sample, with another seed. kStale is no fault: the same seed plays again, or else long
+  // episodes would be traded for short ones until none is left in the data.
   void OnRejected(const TrajectoryId& id, buffer::RejectReason reason);
   // `version` now samples in the engine; `trained` trajectories had been trained on when it was
   // made (the ledger's count; it never falls).
@@ -80,18 +82,24 @@ class Coordinator {
     int32_t attempt;
     int64_t task_id;
   };
+  // Faults of one group's attempts, in this process.
+  struct Faults {
+    int64_t total = 0;
+    std::map<int32_t, uint64_t> by_member;
+  };
 
   int64_t AliveMax() const;
   bool Admits() const FB_REQUIRES(mutex_);
   void StartGroup() FB_REQUIRES(mutex_);
+  uint64_t SeedOf(const Member& member) const FB_REQUIRES(mutex_);
 
   const CoordinatorOptions options_;
   buffer::Buffer* const buffer_;
   mutable Mutex mutex_;
   std::deque<Member> replacements_ FB_GUARDED_BY(mutex_);
   std::deque<Member> queue_ FB_GUARDED_BY(mutex_);
-  std::map<int64_t, int64_t> failures_
-      FB_GUARDED_BY(mutex_);  // by group_id, the newest groups only
+  // By group_id, the newest groups only.
+  std::map<int64_t, Faults> faults_ FB_GUARDED_BY(mutex_);
   std::set<int64_t> closed_groups_ FB_GUARDED_BY(mutex_);
   std::set<int64_t> quarantined_ FB_GUARDED_BY(mutex_);  // tasks
   int64_t next_trajectory_id_ FB_GUARDED_BY(mutex_);
@@ -99,8 +107,8 @@ class Coordinator {
   int64_t admitted_ FB_GUARDED_BY(mutex_);  // members of started and not closed groups, all time
   int64_t groups_started_ FB_GUARDED_BY(mutex_) = 0;
   int64_t published_version_ FB_GUARDED_BY(mutex_) = 0;
-  int64_t trained_ FB_GUARDED_BY(mutex_) =
-      0;  // of `admitted_`, when the published version was made
+  // Of `admitted_`, when the published version was made.
+  int64_t trained_ FB_GUARDED_BY(mutex_) = 0;
   int64_t replacement_count_ FB_GUARDED_BY(mutex_) = 0;
   bool stopped_ FB_GUARDED_BY(mutex_) = false;
   std::function<void()> wake_;
