@@ -115,6 +115,7 @@ Result<JaxOutcome> JaxStep::Run(const learner::MicroBatch& batch, const std::vec
   FB_ASSIGN_OR_RETURN(xla::Buffer floats, client_.FromVector(batch.floats, shapes[n + 1]));
   FB_ASSIGN_OR_RETURN(xla::Buffer scalars, client_.FromVector(hyper, shapes[n + 2]));
   std::vector<xla::Buffer*> arguments;
+  arguments.reserve(n + kInputs);
   for (xla::Buffer& buffer : state_) arguments.push_back(&buffer);
   arguments.insert(arguments.end(), {&ints, &floats, &scalars});
   FB_ASSIGN_OR_RETURN(std::vector<xla::Buffer> results, executable_->Execute(arguments));

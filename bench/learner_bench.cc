@@ -57,6 +57,7 @@ MicroBatch MakeBatch() {
   std::vector<std::vector<uint8_t>> masks;
   std::vector<std::vector<float>> logprobs;
   std::vector<learner::TrainSequence> sequences;
+  sequences.reserve(lengths.size());
   for (const int64_t length : lengths) {
     tokens.emplace_back();
     masks.emplace_back();

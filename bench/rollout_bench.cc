@@ -45,6 +45,7 @@ constexpr std::array<int64_t, 3> kStreams = {1, 16, 32};
 
 std::vector<int32_t> RandomTokens(Rng& rng, int64_t count, int64_t vocab) {
   std::vector<int32_t> tokens;
+  tokens.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     tokens.push_back(static_cast<int32_t>(rng.Below(static_cast<uint64_t>(vocab))));
   }
@@ -81,6 +82,7 @@ Result<std::vector<GenerateResult>> GenerateAll(rollout::Engine& engine,
 std::vector<GenerateRequest> Group(Rng& rng, int64_t streams, int64_t new_tokens, int64_t vocab) {
   const std::vector<int32_t> prompt = RandomTokens(rng, kPromptTokens, vocab);
   std::vector<GenerateRequest> requests;
+  requests.reserve(static_cast<size_t>(streams));
   for (int64_t i = 0; i < streams; ++i) {
     requests.push_back(
         {.prompt = prompt, .new_tokens_max = static_cast<int32_t>(new_tokens), .seed = rng.Next()});
@@ -143,6 +145,7 @@ Result<double> LogprobGap(const SmolLm2& smol, xla::Client& client,
     buffers.push_back(std::move(buffer));
   }
   std::vector<xla::Buffer*> arguments;
+  arguments.reserve(buffers.size());
   for (xla::Buffer& buffer : buffers) arguments.push_back(&buffer);
   FB_ASSIGN_OR_RETURN(const auto outputs, executable->Execute(arguments));
   FB_ASSIGN_OR_RETURN(const std::vector<float> logprobs, outputs[0].ToVector<float>());
