@@ -29,6 +29,8 @@ constexpr Duration kDrainDeadline = std::chrono::seconds(20);
 
 // Infrastructure failures in a row after which somebody looks whether the whole thing is dead.
 constexpr int64_t kFailuresToProbe = 16;
+// The same for episodes whose first prompt left no room for an action.
+constexpr int64_t kUnplayableMax = 16;
 constexpr int kProbes = 5;
 constexpr Duration kProbePause = std::chrono::milliseconds(500);
 
@@ -69,6 +71,7 @@ class RunActors::Client final : public rollout::ActorClient {
     const std::string line = control::TrajectoryLine(trajectory);
     const TrajectoryId id = trajectory.id;
     const Outcome outcome = trajectory.outcome;
+    const bool acted = trajectory.loss_tokens() > 0;
     Completion<Status> done(*owner_.loop_);
     const TimePoint deadline =
         owner_.loop_->Now() + FromSeconds(owner_.deps_.config->buffer.append_deadline_s);
@@ -85,6 +88,7 @@ class RunActors::Client final : public rollout::ActorClient {
       owner_.deps_.run->Log("a finished trajectory was not stored: " + status.message());
       status = owner_.buffer_->Reject(id, buffer::RejectReason::kOutcome);
     }
+    NoteRoom(outcome, acted);
     co_await NoteOutcome(outcome);
     co_return status;
   }
@@ -101,6 +105,18 @@ class RunActors::Client final : public rollout::ActorClient {
   void Fail(const Status& status) {
     if (std::exchange(failed_, true) || stopped_) return;
     owner_.deps_.on_failure(status);
+  }
+
+  // Prompts that fill rollout.tokens_max leave nothing to train on, however often they are played.
+  void NoteRoom(Outcome outcome, bool acted) {
+    if (!Trains(outcome)) return;
+    unplayable_ = acted ? 0 : unplayable_ + 1;
+    if (unplayable_ < kUnplayableMax) return;
+    Fail(InvalidArgument("the first messages of '" + owner_.deps_.config->env.name +
+                         "' left no room for an action in " + std::to_string(unplayable_) +
+                         " episodes in a row: rollout.tokens_max = " +
+                         std::to_string(owner_.deps_.config->rollout.tokens_max) +
+                         "; raise it (and rollout.context), or shorten the messages"));
   }
 
   // After many failures in a row: is the engine, or the environment, dead for good? Then the run
@@ -133,6 +149,7 @@ class RunActors::Client final : public rollout::ActorClient {
   RunActors& owner_;
   std::vector<Completion<bool>> waiters_;
   int64_t failures_ = 0;
+  int64_t unplayable_ = 0;
   bool probing_ = false;
   bool failed_ = false;
   bool stopped_ = false;

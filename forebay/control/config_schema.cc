@@ -190,7 +190,12 @@ Status CheckCombinations(const Config& c) {
   if (!rows.empty()) {
     const int64_t longest = *std::max_element(rows.begin(), rows.end());
     const int64_t shortest = *std::min_element(rows.begin(), rows.end());
+    constexpr int64_t kRowMax = int64_t{1} << 20;  // as rollout.tokens_max
     if (shortest < 1) return InvalidArgument("learner.row_lengths must be positive");
+    if (longest > kRowMax) {
+      return InvalidArgument(fmt::format(
+          "learner.row_lengths end at {}: a row has at most {} tokens", longest, kRowMax));
+    }
     if (longest < c.rollout.tokens_max) {
       return InvalidArgument(
           fmt::format("learner.row_lengths end at {}, but rollout.tokens_max = {}: the longest row "

@@ -84,6 +84,8 @@ TEST(ConfigTest, W2_CombinationsThatCannotWorkAreRefusedWithTheValues) {
               HasSubstr("does not fit rollout.context = 128"));
   EXPECT_THAT(Parse("[learner]\nrow_lengths = [64]\n").status().message(),
               HasSubstr("the longest row must hold the longest trajectory"));
+  EXPECT_THAT(Parse("[learner]\nrow_lengths = [1000000000]\n").status().message(),
+              HasSubstr("at most 1048576 tokens"));
   EXPECT_THAT(Parse("[learner]\ngroup_size = 1\n").status().message(), HasSubstr("at least 2"));
   EXPECT_THAT(ParseConfig("", "x.toml", "/", {}).status().message(),
               HasSubstr("model.path is missing"));
