@@ -54,8 +54,8 @@ std::string_view RejectReasonName(RejectReason reason);  // "stale"
 struct Ledger {
   int64_t dispatched = 0, trained = 0, pending = 0, in_flight = 0;
   std::array<int64_t, kRejectReasons> rejected{};
-  int64_t late =
-      0;  // results of attempts that were no longer in flight: dropped, outside of the equation
+  // Results of attempts that were no longer in flight: dropped, outside of the equation.
+  int64_t late = 0;
   int64_t rejected_total() const;
   bool balanced() const { return dispatched == trained + rejected_total() + pending + in_flight; }
 };
@@ -75,8 +75,8 @@ struct Batch {
   int64_t sequence = 0;         // 1, 2, ...: the optimizer step
   int64_t learner_version = 0;  // the version it was leased at
   bool replay = false;          // leased before a crash: the same content again
-  std::vector<TrajectoryPtr>
-      trajectories;  // sorted by (group_id, member): independent of arrival order
+  // Sorted by (group_id, member): independent of the order of arrival.
+  std::vector<TrajectoryPtr> trajectories;
 };
 
 // A member that was dispatched, is not in the buffer, and must be dispatched again after a restart
@@ -141,7 +141,9 @@ class Buffer {
   // ---- learner's side (one learner)
   // Blocks for `groups` whole groups, none older than max_staleness at `learner_version` (older
   // ones are rejected as stale, member by member), the oldest first, ties by group_id. The lease is
-  // logged durably before it is returned. Replays come first, whatever their size.
+  // logged durably before it is returned. Replays come first, whatever their size. A group whose
+  // members went stale again and again (overdue) is waited for: slow tasks are trained on as often
+  // as fast ones.
   // kDeadlineExceeded, kUnavailable after Close.
   virtual Result<Batch> Lease(int64_t groups, int64_t learner_version, TimePoint deadline) = 0;
   // The optimizer step of this batch is done (in memory).

@@ -122,6 +122,47 @@ TEST_P(BufferTest, B1_StaleMembersAreRejectedAloneAndAskedForAgain) {
   EXPECT_EQ(batch->trajectories[2]->id, TestId(1, 2, 1));
 }
 
+TEST_P(BufferTest, B1_AGroupWhoseMembersGoStaleInTurnIsWaitedFor) {
+  auto buffer = Open(Options());
+  ASSERT_TRUE(PlayGroup(*buffer, 1, 4, 7).ok());  // another group, ready all the time
+  for (int32_t member = 0; member < 4; ++member)
+    ASSERT_TRUE(buffer->Dispatch(TestId(0, member)).ok());
+  // Member 0 is done long before the others, and too old whenever they are: twice.
+  for (int32_t attempt = 0; attempt < 2; ++attempt) {
+    ASSERT_TRUE(AppendAndWait(*buffer, SimpleTrajectory(TestId(0, 0, attempt), 4)).ok());
+    EXPECT_EQ(buffer->Lease(2, 7, In(0.02)).status().code(), StatusCode::kDeadlineExceeded);
+    EXPECT_EQ(events_.Rejected(RejectReason::kStale).size(), static_cast<size_t>(attempt) + 1);
+    ASSERT_TRUE(buffer->Dispatch(TestId(0, 0, attempt + 1)).ok());
+  }
+  // The version stands still, although there is a whole group, until group 0 is whole too.
+  const Status status = buffer->Lease(1, 7, In(0.02)).status();
+  EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(status.message(), HasSubstr("group 0 went stale 2 times and is waited for"));
+  for (int32_t member = 0; member < 4; ++member) {
+    const TrajectoryId id = TestId(0, member, member == 0 ? 2 : 0);
+    ASSERT_TRUE(AppendAndWait(*buffer, SimpleTrajectory(id, 6)).ok());
+  }
+  Result<Batch> batch = buffer->Lease(1, 7, In(10));
+  ASSERT_TRUE(batch.ok()) << batch.status().ToString();
+  EXPECT_EQ(batch->trajectories[0]->id.group_id, 0);
+  EXPECT_TRUE(buffer->ledger().balanced());
+}
+
+TEST_P(BufferTest, B1_AnOverdueGroupThatIsClosedHoldsNothingBack) {
+  auto buffer = Open(Options());
+  ASSERT_TRUE(PlayGroup(*buffer, 1, 4, 7).ok());
+  for (int32_t attempt = 0; attempt < 3; ++attempt) {
+    ASSERT_TRUE(buffer->Dispatch(TestId(0, 0, attempt)).ok());
+    if (attempt == 2) break;
+    ASSERT_TRUE(AppendAndWait(*buffer, SimpleTrajectory(TestId(0, 0, attempt), 4)).ok());
+    EXPECT_FALSE(buffer->Lease(2, 7, In(0.02)).ok());
+  }
+  EXPECT_FALSE(buffer->Lease(1, 7, In(0.02)).ok());
+  std::thread closer([&] { EXPECT_TRUE(buffer->CloseGroup(0).ok()); });
+  EXPECT_TRUE(buffer->Lease(1, 7, In(60)).ok());
+  closer.join();
+}
+
 TEST_P(BufferTest, B2_B3_AnInfrastructureFailureReplacesOneSampleAndNeverTrains) {
   auto buffer = Open(Options());
   for (int32_t member = 0; member < 4; ++member)

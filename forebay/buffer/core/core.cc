@@ -180,6 +180,7 @@ Status Core::CloseGroup(int64_t group_id) {
     status = table_.CloseGroup(group_id, &closed);
     if (status.code() == StatusCode::kFailedPrecondition) return status;
     Submit(RecordType::kCloseGroup, EncodeNumber(group_id));
+    learner_.NotifyAll();  // it may have been the group that a lease waits for
     Admit(calls);
   }
   Run(calls);
@@ -240,7 +241,10 @@ void Core::Append(Trajectory trajectory, TimePoint deadline, Done done) {
       appending_.insert(id.trajectory_id);
       waiting_.push_back(std::move(waiting));
       Admit(calls);
-      if (!waiting_.empty()) keeper_wake_.NotifyAll();
+      if (!waiting_.empty()) {
+        keeper_wake_.NotifyAll();
+        learner_.NotifyAll();  // see CanLease
+      }
     } else {
       calls.emplace_back([done = std::move(waiting.done), refusal] { done(refusal); });
     }

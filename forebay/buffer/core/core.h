@@ -75,6 +75,8 @@ class Core : public Buffer {
   Status StartLog(FileSystem* files, Recovered recovered);
 
   Status RefusalLocked() const FB_REQUIRES(mutex_);
+  bool CanLease(int64_t groups) const FB_REQUIRES(mutex_);
+  Status LeaseTimedOut(int64_t groups) const FB_REQUIRES(mutex_);
   void EndWithoutTraining(const TrajectoryId& id, RejectReason reason, const Done& done);
   void NoteRejected(const std::vector<TrajectoryId>& ids, RejectReason reason, Calls& calls)
       FB_REQUIRES(mutex_);

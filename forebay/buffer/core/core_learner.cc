@@ -17,6 +17,21 @@
 
 namespace forebay::buffer {
 
+// An overdue group holds leases back: while the version stands still nothing of it can go stale.
+// Not while appends wait for room, though: its own may be among them, and only batches make room.
+bool Core::CanLease(int64_t groups) const {
+  return table_.ready_groups() >= groups && (!table_.OverdueGroup() || !waiting_.empty());
+}
+
+Status Core::LeaseTimedOut(int64_t groups) const {
+  std::string text = fmt::format("waiting for {} groups: {}", groups, table_.Describe());
+  if (const auto overdue = table_.OverdueGroup()) {
+    text += fmt::format("; group {} went stale {} times and is waited for", *overdue,
+                        kStaleAttemptsMax);
+  }
+  return DeadlineExceeded(text);
+}
+
 Result<Batch> Core::Lease(int64_t groups, int64_t learner_version, TimePoint deadline) {
   if (groups < 1) return InvalidArgument(fmt::format("a lease of {} groups: at least 1", groups));
   while (true) {
@@ -35,7 +50,7 @@ Result<Batch> Core::Lease(int64_t groups, int64_t learner_version, TimePoint dea
         }
         NoteRejected(table_.RejectStale(learner_version, options_.max_staleness),
                      RejectReason::kStale, calls);
-        if (table_.ready_groups() >= groups) {
+        if (CanLease(groups)) {
           const BatchState& batch = table_.Lease(groups, learner_version);
           if (writer_ == nullptr) continue;
           LeaseRecord record{.sequence = batch.sequence, .learner_version = learner_version};
@@ -59,8 +74,7 @@ Result<Batch> Core::Lease(int64_t groups, int64_t learner_version, TimePoint dea
             return DeadlineExceeded(
                 fmt::format("waiting for the log to write the lease of batch {}", leasing_));
           }
-          return DeadlineExceeded(
-              fmt::format("waiting for {} groups: {}", groups, table_.Describe()));
+          return LeaseTimedOut(groups);
         }
         learner_.WaitUntil(mutex_, deadline);
         continue;
@@ -71,8 +85,8 @@ Result<Batch> Core::Lease(int64_t groups, int64_t learner_version, TimePoint dea
     Pump();
     MutexLock lock(mutex_);
     if (Now() >= deadline && leasing_ == 0 && lease_error_.ok() && failed_.ok() &&
-        table_.NextToHandOut() == nullptr && table_.ready_groups() < groups) {
-      return DeadlineExceeded(fmt::format("waiting for {} groups: {}", groups, table_.Describe()));
+        table_.NextToHandOut() == nullptr && !CanLease(groups)) {
+      return LeaseTimedOut(groups);
     }
   }
 }

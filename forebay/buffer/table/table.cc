@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -190,6 +191,7 @@ Status Table::CloseGroup(int64_t group_id, std::vector<TrajectoryId>* closed) {
 void Table::FinishGroup(int64_t group_id) {
   finished_.Insert(group_id);
   partial_.erase(group_id);
+  often_stale_.erase(group_id);
   groups_.erase(group_id);
 }
 
@@ -197,12 +199,20 @@ std::vector<TrajectoryId> Table::RejectStale(int64_t learner_version, int64_t ma
   std::vector<TrajectoryId> stale;
   while (!by_version_.empty() && by_version_.begin()->first < learner_version - max_staleness) {
     const Place place = open_.at(by_version_.begin()->second);
-    const Member& m = groups_.at(place.group_id).members[static_cast<size_t>(place.member)];
+    Member& m = groups_.at(place.group_id).members[static_cast<size_t>(place.member)];
     stale.push_back(IdOf(place.group_id, place.member, m));
     const Status rejected = Reject(stale.back(), RejectReason::kStale);
     FB_CHECK(rejected.ok(), rejected.message());
+    if (++m.stale_attempts >= kStaleAttemptsMax) often_stale_.insert(place.group_id);
   }
   return stale;
+}
+
+std::optional<int64_t> Table::OverdueGroup() const {
+  for (const int64_t group_id : often_stale_) {
+    if (groups_.at(group_id).pending < group_size_) return group_id;
+  }
+  return std::nullopt;
 }
 
 std::string Table::Describe() const {

@@ -42,6 +42,9 @@ struct BatchState {
   friend bool operator==(const BatchState&, const BatchState&) = default;
 };
 
+// Attempts of one member that may go stale before its group is overdue.
+inline constexpr int32_t kStaleAttemptsMax = 2;
+
 // Not thread-safe; copyable (a copy shares the trajectories).
 class Table {
  public:
@@ -60,12 +63,15 @@ class Table {
   // As Buffer::CloseGroup. Gives back what was closed.
   Status CloseGroup(int64_t group_id, std::vector<TrajectoryId>* closed);
   // Rejects every pending, not leased trajectory that is too old. Gives them back in (version, id)
-  // order.
+  // order. A group whose members were rejected so kStaleAttemptsMax times is overdue until it is
+  // whole: its members become stale in turn, and it would never be.
   std::vector<TrajectoryId> RejectStale(int64_t learner_version, int64_t max_staleness);
   void CountLate() { ++ledger_.late; }
 
   // ---- batches
   int64_t ready_groups() const { return static_cast<int64_t>(ready_.size()); }
+  // An overdue group that is not whole, if there is one.
+  std::optional<int64_t> OverdueGroup() const;
   int64_t next_batch() const { return next_batch_; }
   int64_t committed_batch() const { return committed_batch_; }
   // Leases the `groups` oldest ready groups (there must be so many). It is handed out once it is
@@ -137,6 +143,7 @@ class Table {
     int32_t attempt = -1;  // the last one
     int64_t trajectory_id = 0;
     int64_t task_id = 0;
+    int32_t stale_attempts = 0;  // rejected as stale by this process
     PendingInfo info;
   };
   struct Group {
@@ -166,6 +173,7 @@ class Table {
   std::set<std::pair<int64_t, int64_t>> ready_;       // (min_version, group): complete, not leased
   std::set<std::pair<int64_t, int64_t>> by_version_;  // (min_version, id): pending, not leased
   std::set<int64_t> partial_;                         // groups with some members pending
+  std::set<int64_t> often_stale_;                     // groups, not finished
   std::map<int64_t, BatchState> batches_;             // leased, not committed
   std::map<int64_t, int64_t> segment_live_;
   IdSet dispatched_;
