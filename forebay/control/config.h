@@ -21,8 +21,8 @@ struct RunConfig {
 };
 
 struct ModelSection {
-  std::string
-      path;  // a Hugging Face folder, a .gguf file, or "tiny:" for a random byte-level model
+  // A Hugging Face folder, a .gguf file, or "tiny:" for a random byte-level model.
+  std::string path;
   int64_t tiny_layers = 2, tiny_width = 64, tiny_heads = 4, tiny_kv_heads = 2, tiny_ff = 128;
 };
 
@@ -53,8 +53,8 @@ struct RolloutSection {
   int64_t turns_max = 4, new_tokens_per_turn_max = 64, tokens_max = 512;
   std::vector<std::string> stop_tokens;  // empty: the model's end-of-turn tokens
   double generate_deadline_s = 120;
-  bool deterministic =
-      false;  // one context bucket: bits do not depend on what runs beside a sequence
+  // One context bucket: bits do not depend on what runs beside a sequence.
+  bool deterministic = false;
   int64_t attempts_max = 4;  // failures in one group before its task is quarantined
 };
 
@@ -106,8 +106,8 @@ struct Config {
   CheckpointSection checkpoint;
   EvalSection eval;
 
-  std::string folder;  // run.folder: where relative paths start; by default the folder of the file
-                       // it came from
+  // run.folder: where relative paths start; by default the folder of the file it came from.
+  std::string folder;
 
   // `path` itself if absolute, else below `folder`.
   std::string Resolve(const std::string& path) const;

@@ -25,9 +25,9 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr const char* kOwnFiles[] = {"config.toml", "metrics.jsonl", "trajectories.jsonl",
-                                     "evals.jsonl", "report.json",   "run.log",
-                                     "buffer",      "checkpoints"};
+constexpr const char* kOwnFiles[] = {
+    "config.toml", "metrics.jsonl",   "trajectories.jsonl", "evals.jsonl", "report.json",
+    "run.log",     "environment.log", "environment.log.1",  "buffer",      "checkpoints"};
 
 }  // namespace
 

@@ -1,10 +1,14 @@
 // RunDirectory: everything a run leaves on disk, readable while it runs and after.
 //
 //   config.toml         the complete configuration
-//   metrics.jsonl       one line an optimizer step (a resumed run may repeat a step: the last line
-//   counts) trajectories.jsonl  one line a finished episode: ids, outcome, rewards, spans, no
-//   tokens evals.jsonl         one line an evaluation run.log             what happened, one
-//   sentence a line buffer/ checkpoints/  owned by those rooms
+//   metrics.jsonl       one line an optimizer step; of a step that was repeated the last one counts
+//   trajectories.jsonl  one line an acknowledged episode: ids, outcome, rewards, spans, no tokens
+//   evals.jsonl         one line an evaluation
+//   run.log             what happened, one sentence a line
+//   environment.log     what the environment's processes wrote to stderr
+//   report.json         what the run ended with
+//   buffer/             owned by that room
+//   checkpoints/        owned by the learner
 #pragma once
 
 #include <cstdint>

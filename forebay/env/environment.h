@@ -1,6 +1,6 @@
 // The environment contract: one Environment is one episode of a task the agent acts in.
 //
-// Implementations: built in (env/builtin), Python over stdio (env/subprocess). All run on a Loop
+// Implementations: built in (env/builtin), a process over stdio (env/subprocess). All run on a Loop
 // and never block it.
 #pragma once
 
@@ -32,20 +32,19 @@ struct ResetRequest {
 
 struct StepResult {
   std::vector<Message> messages;  // what the agent sees next
-  std::map<std::string, double>
-      rewards;  // components earned by this step; they add up over the episode
+  // Components earned by this step; they add up over the episode.
+  std::map<std::string, double> rewards;
   bool done = false;
   std::string tool;       // the tool that answered, for audit; "" if none
   int64_t reward_us = 0;  // of the step's time, spent on grading
 };
 
 // One episode. Calls come one at a time. Errors are typed by who is at fault:
-//   kDeadlineExceeded: it did not answer in time       -> outcome env_timeout
-//   kUnavailable:      its process died                -> outcome env_error
-//   kDataLoss:         it answered garbage or too much -> outcome env_error
-//   kInternal:         it reported an exception        -> outcome env_error
-//   kInvalidArgument in a grader's report              -> outcome grader_error (code
-//   kFailedPrecondition)
+//   kDeadlineExceeded:   it did not answer in time       -> outcome env_timeout
+//   kUnavailable:        its process died                -> outcome env_error
+//   kDataLoss:           it answered garbage or too much -> outcome env_error
+//   kInternal:           it reported an exception        -> outcome env_error
+//   kFailedPrecondition: its grader failed               -> outcome grader_error
 // After an error only destruction is allowed; that releases whatever is still running.
 class Environment {
  public:
@@ -59,7 +58,7 @@ class Environment {
 class EnvironmentPool {
  public:
   virtual ~EnvironmentPool() = default;
-  // An idle environment; waits for a place among `episodes_max`. kDeadlineExceeded, kUnavailable
+  // An idle environment; waits for a place if all are taken. kDeadlineExceeded, kUnavailable
   // when the environment cannot be started (with its command and last stderr lines).
   virtual Task<Result<std::unique_ptr<Environment>>> Acquire(TimePoint deadline) = 0;
   // Ends every process; awaits them until the deadline, then kills. Call once, before destruction.

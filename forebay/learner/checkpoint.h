@@ -1,10 +1,10 @@
 // Checkpoints: what a run needs to go on after any crash, in one folder that is there whole or not
 // at all.
 //
-//   checkpoints/step_000123/model.safetensors      weights, Hugging Face names
-//   checkpoints/step_000123/optimizer.safetensors  moments: "m." and "v." before the same names
-//   checkpoints/step_000123/manifest.json          everything else, and the digests of both files'
-//   tensors checkpoints/latest                             the name of the newest folder
+//   step_000123/model.safetensors      weights, Hugging Face names
+//   step_000123/optimizer.safetensors  moments: "m." and "v." before the same names
+//   step_000123/manifest.json          everything else, and the digests of both files' tensors
+//   latest                             the name of the newest folder
 //
 // The manifest's committed_batch says which batches are in the weights: after a crash the weights
 // have been trained on exactly those, so a lease becomes final by the rename that publishes the
@@ -26,8 +26,7 @@ struct LearnerState {
   TrainState train;
   int64_t step = 0;  // optimizer steps done, no-ops included
   int64_t policy_version = 0;
-  int64_t committed_batch =
-      0;  // the sequence of the last batch whose effect is in the weights; 0: none
+  int64_t committed_batch = 0;  // the last one whose effect is in the weights; 0: none
 };
 
 struct CheckpointData {
@@ -47,8 +46,8 @@ Status WriteCheckpoint(const std::string& folder, const CheckpointData& data, in
 struct LoadedCheckpoint {
   CheckpointData data;
   std::string path;  // of the step_NNNNNN folder
-  std::vector<std::string>
-      notes;  // one sentence for each newer checkpoint that was not usable, and why
+  // One sentence for each newer checkpoint that was not usable, and why.
+  std::vector<std::string> notes;
 };
 
 // Reads one step_NNNNNN folder and checks both digests. kNotFound, kDataLoss (which file, what was

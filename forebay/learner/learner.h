@@ -55,10 +55,9 @@ struct LearnerOptions {
   int64_t logprob_chunk = 512;  // tokens
   bool entropy_metric = true;
 
-  double lease_deadline_s = 600;       // longest wait for one batch
-  double checkpoint_deadline_s = 600;  // longest wait for the last checkpoint
-  std::string
-      checkpoint_folder;  // "": no checkpoints; batches are then committed as they are trained
+  double lease_deadline_s = 600;        // longest wait for one batch
+  double checkpoint_deadline_s = 600;   // longest wait for the last checkpoint
+  std::string checkpoint_folder;        // "": none; batches are then committed as they are trained
   int64_t checkpoint_every_steps = 10;  // 0: only at the end
   int64_t checkpoints_kept = 2;
   int64_t seed = 0;         // into the manifest

@@ -248,7 +248,7 @@ TEST_F(LearnerTest, N6_ManyTurnsAreOneStep) {
   EXPECT_THAT(learner->Step(batch).status().message(), HasSubstr("the learner is at 1"));
 }
 
-TEST_F(LearnerTest, D6_AResumedRunGivesTheBitsOfTheUninterruptedOne) {
+TEST_F(LearnerTest, D5_D6_AResumedRunGivesTheBitsOfTheUninterruptedOne) {
   const auto whole = MakeLearner(Options(6), StartState());
   const Trace reference = RunLoop(*whole, *MemoryBuffer(), 6, FirstHalfIsGood);
   ASSERT_TRUE(reference.status.ok());
@@ -270,7 +270,7 @@ TEST_F(LearnerTest, D6_AResumedRunGivesTheBitsOfTheUninterruptedOne) {
   EXPECT_EQ(state.step, 3);
   options.steps = 6;
   const auto learner = MakeLearner(options, state);
-  // D5: what is published first is what was restored.
+  // What is published first is what was restored.
   EXPECT_EQ(learner->snapshot()->policy_version, 3);
   EXPECT_EQ(weights::Digest(learner->snapshot()->tensors), weights::Digest(state.train.params));
   const Trace resumed = RunLoop(*learner, *MemoryBuffer(state.committed_batch), 6, FirstHalfIsGood);

@@ -31,8 +31,8 @@ struct ModelConfig {
 };
 
 struct ParamSpec {
-  std::string
-      name;  // as in the Hugging Face checkpoint, or with ".*." for a stacked layer dimension
+  // As in the Hugging Face checkpoint, or with ".*." for a stacked layer dimension.
+  std::string name;
   xla::Shape shape;
   bool decay = true;  // takes weight decay (matrices do, norms do not)
 };

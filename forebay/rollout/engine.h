@@ -21,8 +21,8 @@ struct GenerateRequest {
   std::vector<int32_t> prompt;  // token ids, not empty
   int32_t new_tokens_max = 64;
   double temperature = 1.0;  // 0: greedy
-  uint64_t seed =
-      0;  // with the prompt and weights, decides every sampled token, whatever runs beside it
+  // With the prompt and weights, decides every sampled token, whatever runs beside it.
+  uint64_t seed = 0;
   std::vector<int32_t> stop_tokens;  // generation ends after one of these; it is part of the result
   int64_t priority = 0;  // smaller first (actors pass group_id, so that old groups finish)
   TimePoint deadline = TimePoint::max();
@@ -33,8 +33,8 @@ std::string_view FinishReasonName(FinishReason reason);
 
 struct GenerateResult {
   std::vector<int32_t> tokens;
-  std::vector<float>
-      logprobs;  // of the distribution sampled from (after temperature); greedy: of temperature 1
+  // Of the distribution sampled from (after temperature); greedy: of temperature 1.
+  std::vector<float> logprobs;
   std::vector<VersionRun> versions;  // over tokens
   FinishReason finish_reason = FinishReason::kStop;
   int64_t queue_us = 0, prefill_us = 0, decode_us = 0;

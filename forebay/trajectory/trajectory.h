@@ -80,8 +80,8 @@ struct Trajectory {
   // Per token; all three have equal length. Where loss_mask is 0 the logprob is 0.
   std::vector<int32_t> tokens;
   std::vector<uint8_t> loss_mask;  // 1: sampled by the policy
-  std::vector<float>
-      rollout_logprobs;  // of the distribution that was really sampled (after temperature)
+  // Of the distribution that was really sampled (after temperature).
+  std::vector<float> rollout_logprobs;
 
   std::vector<VersionRun> versions;  // run-length over the loss tokens, in order
   std::vector<Turn> turns;

@@ -55,8 +55,8 @@ std::optional<RecordHeader> ParseHeader(std::string_view bytes);
 
 struct Opening {
   int32_t group_size = 0;
-  int64_t previous_sequence =
-      0;  // the last good record before this segment; later ones are refused writes
+  // The last good record before this segment; later ones are refused writes.
+  int64_t previous_sequence = 0;
   friend bool operator==(const Opening&, const Opening&) = default;
 };
 struct RejectRecord {

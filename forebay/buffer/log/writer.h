@@ -33,8 +33,8 @@ class LogMirror {
 };
 
 struct LogEntry {
-  RecordHeader
-      header;  // type, and for a trajectory its ids and version; the writer fills in the rest
+  // Type, and for a trajectory its ids and version; the writer fills in the rest.
+  RecordHeader header;
   std::string payload;
   // Set: the record must be durable, and `done` is told once it is, or why it was refused. Not set:
   // a note that is kept and tried again while the disk is full.

@@ -17,8 +17,8 @@ namespace forebay::env {
 struct SlowOptions {
   int64_t turns_min = 1;  // uniform in [turns_min, turns_max]
   int64_t turns_max = 3;
-  double latency_p50_s =
-      2.0;  // of each step; log-normal, cut at four times the 99th percentile. 0: none
+  // Of each step; log-normal, cut at four times the 99th percentile. 0: none.
+  double latency_p50_s = 2.0;
   double latency_p99_s = 6.0;
   double reset_p50_s = 0.0;  // of each reset, with the same spread
   int64_t letters = 4;       // tasks ask for one of the first so many letters of the alphabet

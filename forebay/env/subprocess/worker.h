@@ -117,8 +117,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
 
   LineSplitter lines_;
   StderrTail tail_;
-  std::string
-      outbox_;  // bounded by episodes x line_bytes_max: an episode has one request in flight
+  // Bounded by episodes x line_bytes_max: an episode has one request in flight.
+  std::string outbox_;
   uint64_t last_request_ = 0;
   uint64_t last_episode_ = 0;
   std::unordered_map<uint64_t, Episode> episodes_;
