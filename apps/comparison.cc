@@ -17,23 +17,25 @@ namespace {
 
 constexpr size_t kWindow = 3;  // batches whose mean reward counts as "reached"
 
-double BestWindow(const RunReport& report, size_t window) {
-  double best = 0;
-  for (size_t end = window; end <= report.step_rewards.size(); ++end) {
-    double sum = 0;
-    for (size_t i = end - window; i < end; ++i) sum += report.step_rewards[i];
-    best = std::max(best, sum / static_cast<double>(window));
-  }
-  return best;
+// Mean reward of the `window` batches before `end`.
+double WindowMean(const RunReport& report, size_t end, size_t window) {
+  double sum = 0;
+  for (size_t i = end - window; i < end; ++i) sum += report.step_rewards[i];
+  return sum / static_cast<double>(window);
 }
 
 }  // namespace
 
+double BestWindow(const RunReport& report, size_t window) {
+  double best = 0;
+  for (size_t end = window; end <= report.step_rewards.size(); ++end)
+    best = std::max(best, WindowMean(report, end, window));
+  return best;
+}
+
 double SecondsToReward(const RunReport& report, double reward, size_t window) {
   for (size_t end = window; end <= report.step_rewards.size(); ++end) {
-    double sum = 0;
-    for (size_t i = end - window; i < end; ++i) sum += report.step_rewards[i];
-    if (sum / static_cast<double>(window) >= reward) return report.step_seconds[end - 1];
+    if (WindowMean(report, end, window) >= reward) return report.step_seconds[end - 1];
   }
   return -1;
 }

@@ -2,6 +2,7 @@
 // rewards.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "apps/report.h"
@@ -29,6 +30,9 @@ struct CompareOptions {
 // max_staleness 0: a batch of episodes starts when the weights of the one before are published (a
 // test shows that it equals a plain loop bit for bit).
 Result<Comparison> CompareLoops(const control::Config& config, const CompareOptions& options);
+
+// The best mean reward of `window` batches in a row; 0 with fewer.
+double BestWindow(const RunReport& report, size_t window);
 
 // First time (seconds) at which the mean reward of the last `window` batches reached `reward`; -1
 // if never.

@@ -124,7 +124,7 @@ class TrainRun {
     report.run = run_->path();
     report.mode = config_.run.mode;
     report.steps_target = config_.run.steps;
-    report.max_staleness = MakeCoordinatorOptions(config_).max_staleness;
+    report.max_staleness = MaxStaleness(config_);
 
     Interrupt interrupt([this] { Interrupted(); });
     if (start_.step == 0) report.before = Evaluate("before training");

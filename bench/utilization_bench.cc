@@ -97,17 +97,6 @@ tasks = 0
                      fmt::arg("actors", sizes.actors), fmt::arg("groups", sizes.groups_per_step));
 }
 
-// Mean reward of the best window of batches.
-double BestWindow(const apps::RunReport& report, size_t window) {
-  double best = 0;
-  for (size_t end = window; end <= report.step_rewards.size(); ++end) {
-    double sum = 0;
-    for (size_t i = end - window; i < end; ++i) sum += report.step_rewards[i];
-    best = std::max(best, sum / static_cast<double>(window));
-  }
-  return best;
-}
-
 Result<apps::RunReport> Train(const Sizes& sizes, const std::string& mode, int64_t steps) {
   const std::string folder = std::string(FOREBAY_SOURCE_DIR) + "/runs/bench_utilization";
   FB_ASSIGN_OR_RETURN(control::Config config,
@@ -150,7 +139,8 @@ Result<nlohmann::ordered_json> UtilizationBench(const BenchOptions& options) {
 
   // The reward that both reached. One batch is the window: a synchronous run has only a few.
   constexpr size_t kWindow = 1;
-  const double reward = std::min(BestWindow(sync, kWindow), BestWindow(decoupled, kWindow));
+  const double reward =
+      std::min(apps::BestWindow(sync, kWindow), apps::BestWindow(decoupled, kWindow));
   const double sync_seconds = apps::SecondsToReward(sync, reward, kWindow);
   const double decoupled_seconds = apps::SecondsToReward(decoupled, reward, kWindow);
 

@@ -214,7 +214,7 @@ TEST_F(RecoveryTest, AnOlderCheckpointBringsItsBatchesBack) {
   EXPECT_EQ(second.Lease(1, 3, In(10))->trajectories[0]->id.group_id, 3);
 }
 
-TEST_F(RecoveryTest, CountsSurviveTheRecyclingOfSegments) {
+TEST_F(RecoveryTest, W3_DiskAndMemoryStayBoundedAndCountsSurviveRecycling) {
   options_.segment_bytes = 1 << 14;
   options_.disk_bytes_max = 1 << 17;
   Buffer& first = Open();
@@ -225,6 +225,7 @@ TEST_F(RecoveryTest, CountsSurviveTheRecyclingOfSegments) {
     ASSERT_TRUE(first.Commit(group).ok());
   }
   EXPECT_LE(first.stats().disk_bytes, options_.disk_bytes_max);
+  EXPECT_EQ(first.stats().memory_bytes, 0);
   EXPECT_GT(Segments().back(), options_.folder + "/" + SegmentName(5));  // it went through some
   EXPECT_LE(Segments().size(), 8U);
   Buffer& second = Open(100);

@@ -148,7 +148,6 @@ void AddSteps(const std::map<int64_t, json>& steps, AuditReport* report) {
   if (r.steps > 0) {
     r.sizing = ComputeSizing({
         .episode_seconds = r.episode_seconds.mean,
-        .engine_seconds = r.queue_seconds.mean + r.prefill_seconds.mean + r.decode_seconds.mean,
         .step_seconds = busy_total / static_cast<double>(r.steps),
         .episodes_per_step = r.trained_episodes / r.steps,
         .actors = actors,

@@ -6,10 +6,8 @@
 namespace forebay::control {
 
 struct SizingInput {
-  double episode_seconds =
-      0;  // mean wall time of an episode, from admission to its acknowledged append
-  double engine_seconds = 0;  // of it, waiting for or using the engine (queue, prefill, decode)
-  double step_seconds = 0;    // device time of an optimizer step
+  double episode_seconds = 0;  // mean wall time of an episode, from its start to its end
+  double step_seconds = 0;     // device time of an optimizer step
   int64_t episodes_per_step = 0;
   int64_t actors = 0;      // concurrent episodes now
   double engine_busy = 0;  // fraction of time that the engine computes, 0..1

@@ -196,18 +196,7 @@ Status LogWriter::WriteOut(Group& group) {
     active_.dirty = true;
     status = active_.file->Write(active_.used, now.bytes);
   }
-  if (status.ok() && now.durable && options_.sync && active_.file != nullptr && active_.dirty) {
-    const Status synced = active_.file->Sync();
-    ++flushes_;
-    if (synced.ok()) {
-      active_.dirty = false;
-    } else {
-      // Whatever its code: after a failed flush nobody knows what the device has.
-      status =
-          synced.WithContext("the log's flush failed, so its segment is sealed and never retried");
-      Fail(status);
-    }
-  }
+  if (status.ok() && now.durable) status = SyncActive();
   if (!status.ok()) {
     if (failed_.ok()) {
       // What was partly written stays behind: this segment gets no record after its last good one,
@@ -258,20 +247,23 @@ void LogWriter::Fail(const Status& why) {
   if (on_failure_) on_failure_(failed_);
 }
 
+// What was written is durable afterwards, if it has to be. A failure ends the log, whatever its
+// code: after a failed flush nobody knows what the device has.
+Status LogWriter::SyncActive() {
+  if (active_.file == nullptr || !options_.sync || !active_.dirty) return OkStatus();
+  const Status synced = active_.file->Sync();
+  ++flushes_;
+  if (!synced.ok()) {
+    Fail(synced.WithContext("the log's flush failed, so its segment is sealed and never retried"));
+    return failed_;
+  }
+  active_.dirty = false;
+  return OkStatus();
+}
+
 // Seals the active segment and opens the next one, with a snapshot at its start.
 Status LogWriter::Roll(int64_t record_bytes, bool respects_limit) {
-  if (active_.file != nullptr) {
-    if (options_.sync && active_.dirty) {
-      const Status synced = active_.file->Sync();
-      ++flushes_;
-      if (!synced.ok()) {
-        Fail(synced.WithContext(
-            "the log's flush failed, so its segment is sealed and never retried"));
-        return failed_;
-      }
-      active_.dirty = false;
-    }
-  }
+  FB_RETURN_IF_ERROR(SyncActive());
   std::string start;
   RecordHeader header{
       .type = RecordType::kOpening, .sequence = next_sequence_, .segment = next_segment_};
@@ -332,18 +324,9 @@ void LogWriter::Recycle() {
       continue;
     }
     // The notes that freed it must not be lost when it is gone.
-    if (options_.sync && active_.dirty) {
-      const Status synced = active_.file->Sync();
-      ++flushes_;
-      if (!synced.ok()) {
-        Fail(synced.WithContext(
-            "the log's flush failed, so its segment is sealed and never retried"));
-        return;
-      }
-      active_.dirty = false;
-    }
-    if (!files_->Remove(options_.folder + "/" + SegmentName(it->first)).ok())
-      return;  // later, perhaps
+    if (!SyncActive().ok()) return;
+    // Later, perhaps.
+    if (!files_->Remove(options_.folder + "/" + SegmentName(it->first)).ok()) return;
     it = sealed_.erase(it);
     removed = true;
   }

@@ -107,6 +107,7 @@ class LogWriter {
   void Process(std::deque<LogEntry> batch);
   Status Place(LogEntry& entry, Group& group);
   Status WriteOut(Group& group);
+  Status SyncActive();
   Status Roll(int64_t record_bytes, bool respects_limit);
   void Refuse(std::vector<LogEntry>& entries, const Status& why);
   void Fail(const Status& why);
