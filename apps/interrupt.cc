@@ -41,11 +41,14 @@ Interrupt::Interrupt(std::function<void()> fn) : fn_(std::move(fn)) {
   });
   std::signal(SIGINT, OnSignal);
   std::signal(SIGTERM, OnSignal);
+  hangup_ignored_ = std::signal(SIGHUP, OnSignal) == SIG_IGN;
+  if (hangup_ignored_) std::signal(SIGHUP, SIG_IGN);
 }
 
 Interrupt::~Interrupt() {
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
+  std::signal(SIGHUP, hangup_ignored_ ? SIG_IGN : SIG_DFL);
   const int fd = g_write_fd.exchange(-1);
   ::close(fd);  // ends the thread's read
   thread_.join();

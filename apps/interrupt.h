@@ -1,4 +1,4 @@
-// Interrupt: SIGINT and SIGTERM as a callback on an ordinary thread.
+// Interrupt: SIGINT, SIGTERM and SIGHUP as a callback on an ordinary thread.
 #pragma once
 
 #include <functional>
@@ -6,8 +6,9 @@
 
 namespace forebay::apps {
 
-// While it lives, the first SIGINT or SIGTERM calls `fn` once on its own thread; a second one has
-// the default effect (the process ends). One at a time in a process; restores the old handlers.
+// While it lives, the first of these signals calls `fn` once on its own thread; a second one of its
+// kind has the default effect (the process ends). A SIGHUP that is ignored (nohup) stays so. One at
+// a time in a process; restores the old handlers.
 class Interrupt {
  public:
   explicit Interrupt(std::function<void()> fn);
@@ -18,6 +19,7 @@ class Interrupt {
  private:
   std::function<void()> fn_;
   std::thread thread_;
+  bool hangup_ignored_ = false;
 };
 
 }  // namespace forebay::apps

@@ -92,6 +92,10 @@ int Main(int argc, char** argv) {
   } else if (config_app->parsed()) {
     status = PrintConfigKeys();
   }
+  // What was asked for and could not be printed is no success.
+  if (status.ok() && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
+    status = ResourceExhausted("cannot write to the standard output (disk full?)");
+  }
   if (!status.ok()) std::fprintf(stderr, "forebay: %s\n", status.message().c_str());
   return ExitCode(status);
 }

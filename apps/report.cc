@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -65,8 +68,12 @@ std::string FormatReport(const RunReport& r) {
   for (const auto& [age, count] : r.staleness) out += fmt::format("{}: {}  ", age, count);
   out += fmt::format("(bound {})\nledger                {}\n", r.max_staleness,
                      FormatLedger(r.ledger));
-  if (!r.quarantined_tasks.empty())
-    out += fmt::format("quarantined tasks     {}\n", fmt::join(r.quarantined_tasks, ", "));
+  if (const size_t count = r.quarantined_tasks.size(); count > 0) {
+    constexpr size_t kShown = 10;
+    const auto shown = std::span(r.quarantined_tasks).first(std::min(count, kShown));
+    out += fmt::format("quarantined tasks     {}{}\n", fmt::join(shown, ", "),
+                       count > kShown ? fmt::format(" and {} more", count - kShown) : "");
+  }
   if (!r.checkpoint.empty()) {
     out += fmt::format("checkpoint            {}\n", r.checkpoint);
     out += fmt::format("next                  forebay export {} FOLDER; forebay audit {}\n", r.run,

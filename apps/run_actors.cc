@@ -33,6 +33,13 @@ constexpr int64_t kFailuresToProbe = 16;
 constexpr int64_t kUnplayableMax = 16;
 constexpr int kProbes = 5;
 constexpr Duration kProbePause = std::chrono::milliseconds(500);
+// An environment that starts and then fails every episode ends the run after this many waves of
+// failures, if they have lasted: shorter trouble is waited out.
+constexpr int64_t kFailedWavesMax = 4;
+constexpr int64_t kFailuresMin = 64;
+constexpr Duration kFailuresLast = std::chrono::seconds(20);
+// Failed episodes in the log; the rest of a second's is counted.
+constexpr int64_t kFailuresLoggedPerSecond = 20;
 
 Task<Result<rollout::GenerateResult>> GenerateOne(Loop& loop, rollout::Engine& engine) {
   Completion<Result<rollout::GenerateResult>> done(loop);
@@ -93,6 +100,24 @@ class RunActors::Client final : public rollout::ActorClient {
     co_return status;
   }
 
+  // An episode ended without a result, and why.
+  void NoteFailure(const TrajectoryId& id, Outcome outcome, const Status& status) {
+    if (outcome == Outcome::kAborted) return;  // by us
+    last_failure_ = status;
+    const TimePoint now = owner_.loop_->Now();
+    if (now - logged_since_ >= std::chrono::seconds(1)) {
+      if (logged_ > kFailuresLoggedPerSecond) {
+        owner_.deps_.run->Log(std::to_string(logged_ - kFailuresLoggedPerSecond) +
+                              " more episodes failed");
+      }
+      logged_since_ = now;
+      logged_ = 0;
+    }
+    if (++logged_ > kFailuresLoggedPerSecond) return;
+    owner_.deps_.run->Log("episode of task " + std::to_string(id.task_id) + " ended in " +
+                          std::string(OutcomeName(outcome)) + ": " + status.message());
+  }
+
   void WakeAll() {
     for (const Completion<bool>& waiter : std::exchange(waiters_, {})) waiter.Set(true);
   }
@@ -122,8 +147,17 @@ class RunActors::Client final : public rollout::ActorClient {
   // After many failures in a row: is the engine, or the environment, dead for good? Then the run
   // ends with the reason.
   Task<void> NoteOutcome(Outcome outcome) {
-    if (Trains(outcome)) failures_ = 0;
-    if (Trains(outcome) || outcome == Outcome::kAborted || stopped_ || probing_) co_return;
+    if (Trains(outcome)) failures_ = failures_in_all_ = 0;
+    if (Trains(outcome) || outcome == Outcome::kAborted || stopped_) co_return;
+    if (failures_in_all_++ == 0) failing_since_ = owner_.loop_->Now();
+    if (failures_in_all_ >=
+            std::max(kFailuresMin, kFailedWavesMax * owner_.deps_.config->rollout.actors) &&
+        owner_.loop_->Now() - failing_since_ >= kFailuresLast) {
+      Fail(last_failure_.WithContext("the last " + std::to_string(failures_in_all_) +
+                                     " episodes failed, the last one in " +
+                                     std::string(OutcomeName(outcome))));
+    }
+    if (probing_) co_return;
     if (++failures_ < kFailuresToProbe && outcome != Outcome::kEngineError) co_return;
     probing_ = true;
     auto generated = co_await GenerateOne(*owner_.loop_, *owner_.deps_.engine);
@@ -150,6 +184,11 @@ class RunActors::Client final : public rollout::ActorClient {
   std::vector<Completion<bool>> waiters_;
   int64_t failures_ = 0;
   int64_t unplayable_ = 0;
+  int64_t failures_in_all_ = 0;  // in a row; a probe that succeeds does not end the row
+  TimePoint failing_since_;      // the first of them
+  Status last_failure_;
+  TimePoint logged_since_;
+  int64_t logged_ = 0;
   bool probing_ = false;
   bool failed_ = false;
   bool stopped_ = false;
@@ -238,10 +277,9 @@ rollout::EpisodeOptions RunActors::Episode(const std::string& split, double temp
   options.stop_tokens = deps_.model->stop_tokens;
   options.bos_token = deps_.model->bos_token;
   options.eos_token = deps_.model->eos_token;
-  options.on_failure = [run = deps_.run](const TrajectoryId& id, Outcome outcome,
-                                         const Status& status) {
-    run->Log("episode of task " + std::to_string(id.task_id) + " ended in " +
-             std::string(OutcomeName(outcome)) + ": " + status.message());
+  options.on_failure = [client = client_.get()](const TrajectoryId& id, Outcome outcome,
+                                                const Status& status) {
+    client->NoteFailure(id, outcome, status);
   };
   return options;
 }

@@ -1,8 +1,11 @@
 #include "forebay/control/run_directory.h"
 
+#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 
+#include <cerrno>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -29,10 +32,32 @@ constexpr const char* kOwnFiles[] = {
     "config.toml", "metrics.jsonl",   "trajectories.jsonl", "evals.jsonl", "report.json",
     "run.log",     "environment.log", "environment.log.1",  "buffer",      "checkpoints"};
 
+// Held until the descriptor is closed. Its file stays: a new one would be another lock.
+Result<Fd> Lock(const std::string& folder) {
+  const std::string path = folder + "/lock";
+  Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!fd.valid()) return ErrnoStatus("cannot open '" + path + "'", errno);
+  if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return fd;
+  if (errno != EWOULDBLOCK) return ErrnoStatus("cannot lock '" + path + "'", errno);
+  return FailedPrecondition("another process runs in '" + folder +
+                            "': stop it, or choose another --run folder");
+}
+
+// A full disk or a lost power supply can leave half a line; the next one must not be glued to it.
+Status EndTornLine(const std::string& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  if (!file || !file.seekg(-1, std::ios::end)) return OkStatus();  // none, or empty
+  if (file.get() == '\n') return OkStatus();
+  file.seekp(0, std::ios::end);
+  if (!(file << '\n' << std::flush)) return ResourceExhausted("cannot write '" + path + "'");
+  return OkStatus();
+}
+
 }  // namespace
 
-RunDirectory::RunDirectory(std::string path)
+RunDirectory::RunDirectory(std::string path, Fd lock)
     : path_(std::move(path)),
+      lock_(std::move(lock)),
       metrics_(path_ + "/metrics.jsonl", std::ios::app),
       trajectories_(path_ + "/trajectories.jsonl", std::ios::app),
       evals_(path_ + "/evals.jsonl", std::ios::app),
@@ -40,24 +65,28 @@ RunDirectory::RunDirectory(std::string path)
 
 Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::string& path, OpenMode mode) {
   std::error_code error;
-  const bool holds_run = fs::exists(path + "/config.toml", error);
-  if (mode == OpenMode::kNew && holds_run) {
+  const auto holds_run = [&] { return fs::exists(path + "/config.toml", error); };
+  if (mode == OpenMode::kResume && !holds_run()) {
+    return NotFound("'" + path + "' holds no run to resume (it has no config.toml)");
+  }
+  FB_RETURN_IF_ERROR(MakeFolders(path));
+  FB_ASSIGN_OR_RETURN(Fd lock, Lock(path));
+  if (mode == OpenMode::kNew && holds_run()) {
     return AlreadyExists("'" + path +
                          "' already holds a run: choose another --run folder, go on with it by "
                          "`forebay train --resume " +
                          path + "`, or replace it with --overwrite");
   }
-  if (mode == OpenMode::kResume && !holds_run) {
-    return NotFound("'" + path + "' holds no run to resume (it has no config.toml)");
-  }
-  FB_RETURN_IF_ERROR(MakeFolders(path));
   if (mode == OpenMode::kOverwrite) {
     for (const char* name : kOwnFiles) {
       fs::remove_all(fs::path(path) / name, error);
       if (error) return ErrnoStatus("cannot remove '" + path + "/" + name + "'", error.value());
     }
   }
-  std::unique_ptr<RunDirectory> run(new RunDirectory(path));
+  for (const char* name : {"metrics.jsonl", "trajectories.jsonl", "evals.jsonl", "run.log"}) {
+    FB_RETURN_IF_ERROR(EndTornLine(path + "/" + name));
+  }
+  std::unique_ptr<RunDirectory> run(new RunDirectory(path, std::move(lock)));
   if (!run->metrics_ || !run->trajectories_ || !run->evals_ || !run->log_) {
     return FailedPrecondition("cannot write in '" + path + "'");
   }
@@ -67,8 +96,9 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::string& path
 void RunDirectory::Append(std::ofstream& file, std::string_view line) {
   MutexLock lock(mutex_);
   file << line << '\n' << std::flush;
-  if (!file && status_.ok())
-    status_ = ResourceExhausted("a write in '" + path_ + "' failed (disk full?)");
+  if (file) return;
+  file.clear();  // the next line is tried again
+  if (status_.ok()) status_ = ResourceExhausted("a write in '" + path_ + "' failed (disk full?)");
 }
 
 void RunDirectory::Log(std::string_view sentence) {

@@ -7,6 +7,7 @@
 //   run.log             what happened, one sentence a line
 //   environment.log     what the environment's processes wrote to stderr
 //   report.json         what the run ended with
+//   lock                held by the program that writes here
 //   buffer/             owned by that room
 //   checkpoints/        owned by the learner
 #pragma once
@@ -17,6 +18,7 @@
 #include <string>
 #include <string_view>
 
+#include "forebay/base/file.h"
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/trajectory/trajectory.h"
@@ -30,7 +32,8 @@ enum class OpenMode { kNew, kOverwrite, kResume };
 class RunDirectory {
  public:
   // kNew: kAlreadyExists if the folder holds a run. kOverwrite: removes the run's own files there,
-  // nothing else. kResume: kNotFound if there is none.
+  // nothing else. kResume: kNotFound if there is none; a line that the last program left torn is
+  // ended. All: kFailedPrecondition while another process writes there.
   static Result<std::unique_ptr<RunDirectory>> Open(const std::string& path, OpenMode mode);
 
   const std::string& path() const { return path_; }
@@ -44,10 +47,11 @@ class RunDirectory {
   Status status() const;
 
  private:
-  explicit RunDirectory(std::string path);
+  RunDirectory(std::string path, Fd lock);
   void Append(std::ofstream& file, std::string_view line);
 
   const std::string path_;
+  const Fd lock_;  // closing it gives the lock back, and so does the death of the process
   mutable Mutex mutex_;
   std::ofstream metrics_, trajectories_, evals_, log_;
   Status status_ FB_GUARDED_BY(mutex_);
