@@ -13,9 +13,7 @@ clang-format-19 --dry-run --Werror "${files[@]}"
 while IFS= read -r script; do bash -n "$script"; done < <(git ls-files '*.sh')
 git ls-files -z '*.py' | xargs -0 -n 1 python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read(), sys.argv[1])'
 
-# clang-tidy reads each header through the sources that include it. A source whose content did not change, nor any
-# header of the tree, since a clean run is skipped: .deps/tidy/ holds the keys.
-headers=$(git ls-files -z '*.h' | xargs -0 cat | sha256sum | cut -d' ' -f1)
+# clang-tidy reads each header through the sources that include it.
 mapfile -t sources < <(printf '%s\n' "${files[@]}" | grep '\.cc$' | grep -v '_fuzz\.cc$')
-printf '%s\n' "${sources[@]}" | xargs -P "$(nproc)" -I{} tools/tidy_one.sh "$build" {} "$headers"
+tools/tidy.py "$build" "${sources[@]}"
 echo "lint: ${#files[@]} files clean"
