@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -10,7 +11,7 @@
 namespace forebay::apps {
 
 std::string FormatStep(const StepView& v) {
-  const auto eta = static_cast<int64_t>(v.eta_seconds + 0.5);
+  const int64_t eta = std::llround(v.eta_seconds);
   return fmt::format(
       "step {}/{}  reward {:.3f}  learner {:.0f} % busy  buffer {}  staleness {:.1f}  {:.0f} tok/s "
       "trained, {:.0f} sampled  ETA "
