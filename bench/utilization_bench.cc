@@ -6,8 +6,9 @@
 // the batch (16 groups of 4 episodes, 20 thousand tokens) make an optimizer step of 1 to 4 s on 2
 // shared cores: long against a decode step, short against an episode, as on real hardware with real
 // models. Engine and learner share the cores, so decoupled steps take longer than synchronous ones;
-// only waiting counts against utilization. A decoupled learner needs (episode + wait for its group)
-// / step = 7 to 10 batches in flight: hence max_staleness 10, which bounds them to 11.
+// only waiting counts against utilization. An episode of 40 to 60 s spans up to 15 steps, and what
+// takes longer than max_staleness steps is dropped and played again: hence 16. Sequences without
+// advantage are computed too, so that a step costs the same whatever was learned.
 //
 // The task is one letter for all episodes, so that a handful of synchronous steps learns something
 // to compare.
@@ -78,12 +79,13 @@ turns_max = 8
 new_tokens_per_turn_max = 24
 
 [buffer]
-max_staleness = 10
+max_staleness = 16
 
 [learner]
 groups_per_step = {groups}
 group_size = 4
 learning_rate = 1e-2
+skip_zero_advantage = false
 row_lengths = [256, 320, 384, 448]
 tokens_per_program = 2048
 

@@ -148,6 +148,7 @@ void AddSteps(const std::map<int64_t, json>& steps, AuditReport* report) {
   if (r.steps > 0) {
     r.sizing = ComputeSizing({
         .episode_seconds = r.episode_seconds.mean,
+        .episode_seconds_p99 = r.episode_seconds.p99,
         .step_seconds = busy_total / static_cast<double>(r.steps),
         .episodes_per_step = r.trained_episodes / r.steps,
         .actors = actors,

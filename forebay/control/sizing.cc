@@ -18,7 +18,8 @@ Sizing ComputeSizing(const SizingInput& in) {
   // Pacing admits (max_staleness + 1) batches in all; one of them is the batch being trained on.
   const double batches =
       static_cast<double>(out.actors_needed) / static_cast<double>(in.episodes_per_step);
-  out.staleness_needed = static_cast<int64_t>(std::ceil(batches));
+  const double steps_of_the_slow = in.episode_seconds_p99 / in.step_seconds;
+  out.staleness_needed = static_cast<int64_t>(std::ceil(std::max(batches, steps_of_the_slow)));
   out.predicted_utilization = std::min(1.0, out.supply_per_s / out.demand_per_s);
   out.engine_bound = in.engine_busy > kEngineBusyMax;
   return out;

@@ -19,6 +19,17 @@ TEST(SizingTest, MeetsTheDemandWithHeadroom) {
   EXPECT_FALSE(s.engine_bound);
 }
 
+TEST(SizingTest, SlowEpisodesMustEndBeforeTheyAreStale) {
+  // 60 s are 15 steps of 4 s: with a smaller bound every such episode would be dropped for ever.
+  const Sizing s = ComputeSizing({.episode_seconds = 17,
+                                  .episode_seconds_p99 = 60,
+                                  .step_seconds = 4,
+                                  .episodes_per_step = 64,
+                                  .actors = 300});
+  EXPECT_EQ(s.actors_needed, 327);
+  EXPECT_EQ(s.staleness_needed, 15);
+}
+
 TEST(SizingTest, NothingMeasuredGivesNoAdvice) {
   EXPECT_EQ(ComputeSizing({}).actors_needed, 0);
   EXPECT_EQ(ComputeSizing({.episode_seconds = 1, .step_seconds = 0, .episodes_per_step = 1})
