@@ -167,13 +167,10 @@ class LearnerImpl final : public Learner {
       if (batch.ok()) return std::optional<buffer::Batch>(std::move(*batch));
       if (batch.status().code() != StatusCode::kDeadlineExceeded) return batch.status();
       if (Now() < deadline) continue;
-      const auto stats = buffer.stats();
       return DeadlineExceeded(fmt::format(
-          "the learner waited {} s for {} groups of version {} (step {}): the buffer holds {} "
-          "whole and "
-          "{} partial groups. Are actors alive, and is an episode shorter than the deadline?",
-          options_.lease_deadline_s, options_.groups_per_step, policy_version_, step_ + 1,
-          stats.ready_groups, stats.partial_groups));
+          "the learner waited {} s for the batch of step {}: {}. Are actors alive, and is an "
+          "episode shorter than the deadline?",
+          options_.lease_deadline_s, step_ + 1, batch.status().message()));
     }
     return std::optional<buffer::Batch>();
   }

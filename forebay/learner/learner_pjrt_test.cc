@@ -394,7 +394,7 @@ TEST_F(LearnerTest, L4_WaitingForActorsHasADeadlineAndAReason) {
   const auto learner = MakeLearner(options, StartState());
   const Status status = learner->Run(*MemoryBuffer(), {});
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(status.message(), HasSubstr("0 whole and 0 partial groups"));
+  EXPECT_THAT(status.message(), HasSubstr("0 ready, 0 partial, 0 in flight"));
   std::stop_source stop;
   stop.request_stop();
   EXPECT_TRUE(learner->Run(*MemoryBuffer(), {}, stop.get_token()).ok());
