@@ -1,7 +1,12 @@
 // forebay: the command line. Parsing only; the work is in apps/*_command.cc.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
 #include <string>
+#include <system_error>
+#include <vector>
 
 #include "apps/commands.h"
 #include "forebay/base/status.h"
@@ -100,7 +105,36 @@ int Main(int argc, char** argv) {
   return ExitCode(status);
 }
 
+// An exception that nothing caught, on any thread: a machine that is out of memory or threads, or
+// a bug. Nothing acknowledged is lost: the run can be resumed as after kill -9.
+[[noreturn]] void OnTerminate() {
+  int code = 1;
+  try {
+    if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
+    std::fputs("forebay: terminated\n", stderr);
+  } catch (const std::bad_alloc&) {
+    std::fputs(
+        "forebay: out of memory: give it more, or lower rollout.slots, rollout.context, "
+        "learner.tokens_per_program or buffer.memory_mb_max\n",
+        stderr);
+    code = 6;
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr,
+                 "forebay: the system refused (threads, descriptors or memory ran out?): %s\n",
+                 error.what());
+    code = 6;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "forebay: an error that nothing expected: %s\n", error.what());
+  } catch (...) {
+    std::fputs("forebay: an error that nothing expected\n", stderr);
+  }
+  std::_Exit(code);
+}
+
 }  // namespace
 }  // namespace forebay::apps
 
-int main(int argc, char** argv) { return forebay::apps::Main(argc, argv); }
+int main(int argc, char** argv) {
+  std::set_terminate(forebay::apps::OnTerminate);
+  return forebay::apps::Main(argc, argv);
+}

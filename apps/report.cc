@@ -31,7 +31,20 @@ nlohmann::json EvalJson(const std::optional<EvalResult>& e) {
           {"components", e->components}};
 }
 
+nlohmann::json LedgerValue(const buffer::Ledger& l) {
+  nlohmann::json rejected = nlohmann::json::object();
+  for (int i = 0; i < buffer::kRejectReasons; ++i) {
+    rejected[std::string(buffer::RejectReasonName(static_cast<buffer::RejectReason>(i)))] =
+        l.rejected[static_cast<size_t>(i)];
+  }
+  return {{"dispatched", l.dispatched}, {"trained", l.trained}, {"pending", l.pending},
+          {"in_flight", l.in_flight},   {"rejected", rejected}, {"late", l.late},
+          {"balanced", l.balanced()}};
+}
+
 }  // namespace
+
+std::string LedgerJson(const buffer::Ledger& ledger) { return LedgerValue(ledger).dump(); }
 
 std::string FormatLedger(const buffer::Ledger& l) {
   std::string out =
@@ -101,6 +114,7 @@ std::string ReportJson(const RunReport& r) {
                               {"staleness", staleness},
                               {"max_staleness_trained", r.max_staleness_trained()},
                               {"max_staleness", r.max_staleness},
+                              {"ledger", LedgerValue(r.ledger)},
                               {"ledger_balanced", r.ledger.balanced()}};
   return out.dump();
 }

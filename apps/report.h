@@ -46,6 +46,7 @@ struct RunReport {
 
 std::string FormatReport(const RunReport& report);
 std::string FormatLedger(const buffer::Ledger& ledger);
+std::string LedgerJson(const buffer::Ledger& ledger);
 // One object; the fields of bench's `utilization` have the same names.
 std::string ReportJson(const RunReport& report);
 

@@ -1,7 +1,9 @@
 // The commands that only read and print: audit, devices, config; and the exit codes.
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <system_error>
 
 #include "apps/commands.h"
 #include "forebay/base/status.h"
@@ -22,6 +24,14 @@ Status Devices(const DevicesCommand& command) {
   FB_ASSIGN_OR_RETURN(const std::string path, xla::FindPlugin(command.plugin));
   FB_ASSIGN_OR_RETURN(const std::unique_ptr<xla::Client> client,
                       xla::Client::Create({.plugin_path = path}));
+  // Others beside it can be named with --plugin, device.plugin or FOREBAY_PJRT_PLUGIN.
+  std::error_code error;
+  for (const auto& file :
+       std::filesystem::directory_iterator(std::filesystem::path(path).parent_path(), error)) {
+    if (file.path().extension() == ".so" && file.path() != path) {
+      std::printf("found     %s\n", file.path().c_str());
+    }
+  }
   const auto [major, minor] = client->api_version();
   std::printf("plugin    %s\nplatform  %s %s\nPJRT API  %d.%d\n", path.c_str(),
               client->platform().c_str(), client->platform_version().c_str(), major, minor);

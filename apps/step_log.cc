@@ -12,22 +12,7 @@
 #include "forebay/rollout/engine.h"
 
 namespace forebay::apps {
-namespace {
-
 using nlohmann::json;
-
-json LedgerJson(const buffer::Ledger& l) {
-  json rejected = json::object();
-  for (int i = 0; i < buffer::kRejectReasons; ++i) {
-    rejected[std::string(buffer::RejectReasonName(static_cast<buffer::RejectReason>(i)))] =
-        l.rejected[static_cast<size_t>(i)];
-  }
-  return {{"dispatched", l.dispatched}, {"trained", l.trained}, {"pending", l.pending},
-          {"in_flight", l.in_flight},   {"rejected", rejected}, {"late", l.late},
-          {"balanced", l.balanced()}};
-}
-
-}  // namespace
 
 StepLog::StepLog(Deps deps)
     : deps_(std::move(deps)),
@@ -96,7 +81,7 @@ void StepLog::Step(const learner::StepMetrics& m) {
                      {"reused_tokens", engine.reused_tokens},
                      {"engine_stall_s", engine.publish_stall_seconds},
                      {"compiles_after_warmup", deps_.compiles_after_warmup()},
-                     {"ledger", LedgerJson(ledger)}};
+                     {"ledger", json::parse(LedgerJson(ledger))}};
   engine_busy_before_ = engine.busy_seconds;
   deps_.run->WriteMetrics(line.dump());
 

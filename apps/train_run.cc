@@ -68,9 +68,6 @@ class TrainRun {
       } else {
         return checkpoint.status();
       }
-    } else {
-      FB_RETURN_IF_ERROR(
-          WriteFileAtomic(run_->path() + "/config.toml", control::FormatConfig(config_)));
     }
     return OkStatus();
   }
@@ -116,6 +113,10 @@ class TrainRun {
     coordinator_ = std::make_unique<control::Coordinator>(MakeCoordinatorOptions(config_),
                                                           buffer_.get(), recovery);
     coordinator_->OnPublished(start_.policy_version, buffer_->ledger().trained);
+    // Only now is it a run. A resumed one may have been told something new: the next resume and
+    // export read it here.
+    FB_RETURN_IF_ERROR(
+        WriteFileAtomic(run_->path() + "/config.toml", control::FormatConfig(config_)));
     return OkStatus();
   }
 
