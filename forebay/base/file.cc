@@ -24,9 +24,16 @@ Status ErrnoStatus(std::string_view message, int error) {
     case ENOSPC:
     case EDQUOT:
     case EMFILE:
+    case ENFILE:
+    case ENOMEM:
       return ResourceExhausted(std::move(text));
     case EACCES:
     case EPERM:
+    case EROFS:
+    case ENOTDIR:
+    case EISDIR:
+    case ENAMETOOLONG:
+    case ELOOP:
       return FailedPrecondition(std::move(text));
     default:
       return Internal(std::move(text));

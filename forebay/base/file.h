@@ -22,8 +22,9 @@ Status SyncFolder(const std::string& path);
 // Makes the folder and its parents. OK if it is there.
 Status MakeFolders(const std::string& path);
 
-// "message: strerror(errno)" as a Status: ENOENT is kNotFound, ENOSPC/EDQUOT/EMFILE are
-// kResourceExhausted, EACCES/EPERM kFailedPrecondition, others kInternal.
+// "message: strerror(errno)" as a Status: ENOENT is kNotFound; what the machine lacks (ENOSPC,
+// EDQUOT, EMFILE, ENFILE, ENOMEM) kResourceExhausted; what is wrong with a path (EACCES, EPERM,
+// EROFS, ENOTDIR, EISDIR, ENAMETOOLONG, ELOOP) kFailedPrecondition; others kInternal.
 Status ErrnoStatus(std::string_view message, int error);
 
 // A file descriptor that closes itself.

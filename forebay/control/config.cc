@@ -163,6 +163,22 @@ Result<toml::table> ParseToml(std::string_view text, const std::string& origin) 
   }
 }
 
+// As TOML.
+std::string Quote(const std::string& s) {
+  std::string out = "\"";
+  for (const char ch : s) {
+    if (ch == '"' || ch == '\\') {
+      out += '\\';
+      out += ch;
+    } else if (static_cast<unsigned char>(ch) < 0x20 || ch == 0x7F) {
+      out += fmt::format("\\u{:04x}", static_cast<int>(ch));
+    } else {
+      out += ch;
+    }
+  }
+  return out + "\"";
+}
+
 // key=value, where the value is TOML, or a bare string.
 Status ApplySet(const std::string& set, const std::vector<Field>& fields) {
   const size_t equals = set.find('=');
@@ -177,6 +193,10 @@ Status ApplySet(const std::string& set, const std::vector<Field>& fields) {
   if (field == fields.end()) return UnknownKey(key, fields, origin);
   const bool is_string = std::holds_alternative<std::string*>(field->target);
   if (is_string && (value.empty() || (value.front() != '"' && value.front() != '\''))) {
+    // Never parsed, yet it goes into the run's config.toml, which must be read back.
+    if (!ParseToml("v = " + Quote(value), origin).ok()) {
+      return InvalidArgument(fmt::format("{}: the value is not UTF-8", origin));
+    }
     toml::table table;
     table.insert("v", value);
     return std::visit(Assigner{origin, *field, *table.get("v")}, field->target);
@@ -202,21 +222,6 @@ struct Formatter {
   }
   std::string operator()(const std::vector<int64_t>* v) const {
     return fmt::format("[{}]", fmt::join(*v, ", "));
-  }
-
-  static std::string Quote(const std::string& s) {
-    std::string out = "\"";
-    for (const char ch : s) {
-      if (ch == '"' || ch == '\\') {
-        out += '\\';
-        out += ch;
-      } else if (static_cast<unsigned char>(ch) < 0x20) {
-        out += fmt::format("\\u{:04x}", static_cast<int>(ch));
-      } else {
-        out += ch;
-      }
-    }
-    return out + "\"";
   }
 };
 

@@ -60,7 +60,8 @@ std::vector<Field> Fields(Config& c) {
       {"env.episodes_per_process", &c.env.episodes_per_process,
        "episodes that one process serves at once", 1, 65536},
       {"env.tasks", &c.env.tasks,
-       "training tasks, cycled in shuffled epochs; 0: a new task for each group", 0, kMany},
+       "training tasks, cycled in shuffled epochs; 0: a new task for each group", 0,
+       1e6},  // an epoch's order is made anew for each group
       {"env.start_deadline_s", &c.env.start_deadline_s, "seconds for a process to say hello", 0.1,
        3600},
       {"env.reset_deadline_s", &c.env.reset_deadline_s, "seconds for a reset", 0.01, 86400},

@@ -108,6 +108,15 @@ TEST(ConfigTest, FormattedConfigsParseToThemselves) {
   EXPECT_EQ(again->env.options, "{\"a\": \"x\\y\"}");
 }
 
+TEST(ConfigTest, SetTakesOnlyWhatCanBeReadBack) {
+  EXPECT_THAT(Parse("", {"env.name=\xff\xfe"}).status().message(), HasSubstr("not UTF-8"));
+  Result<Config> config = Parse("", {"env.name=z\xc3\xbcrich \\\"\t\n"});
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  const Result<Config> again = ParseConfig(FormatConfig(*config), "again.toml", "/", {});
+  ASSERT_TRUE(again.ok()) << again.status().ToString();
+  EXPECT_EQ(again->env.name, config->env.name);
+}
+
 TEST(ConfigTest, DescribeListsEveryKey) {
   const std::string text = DescribeConfig();
   for (const char* key :

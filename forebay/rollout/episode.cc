@@ -30,6 +30,9 @@ namespace forebay::rollout {
 namespace {
 
 constexpr auto kRetryAfter = std::chrono::milliseconds(50);  // when too many requests wait
+// No vocabulary has more bytes in a token. Messages beyond that are too long without being
+// tokenized, which would keep every other episode of the loop waiting.
+constexpr size_t kTokenBytesMax = 128;
 enum SeedUse : uint64_t { kSampling = 1, kEnvironment = 2 };
 
 tokenizer::ChatTemplate::Options TemplateOptions(const EpisodeOptions& options, int64_t now_us) {
@@ -169,6 +172,12 @@ Result<std::string> ActionText(const tokenizer::Tokenizer& tokenizer,
   return tokenizer.Decode(tokens, /*skip_special=*/true);
 }
 
+bool SurelyTooLong(std::span<const env::Message> messages, int32_t tokens_max) {
+  size_t bytes = 0;
+  for (const env::Message& message : messages) bytes += message.content.size();
+  return bytes / kTokenBytesMax > static_cast<size_t>(tokens_max);
+}
+
 End EngineEnd(const EpisodeDeps& deps, int64_t tokens, const Status& status) {
   if (status.code() == StatusCode::kInvalidArgument && tokens >= deps.engine->context_max()) {
     return {.outcome = Outcome::kTruncatedTokens};
@@ -202,6 +211,9 @@ Task<End> Play(EpisodeDeps deps, Trajectory* out) {
     co_return End{.outcome = EnvironmentOutcome(first.status()), .reason = first.status()};
   }
 
+  if (SurelyTooLong(*first, options.tokens_max)) {
+    co_return End{.outcome = Outcome::kTruncatedTokens};
+  }
   Conversation conversation(*deps.tokenizer, *deps.chat, TemplateOptions(options, out->started_us));
   Result<std::vector<int32_t>> given = conversation.Open(*first);
   if (!given.ok()) {
@@ -255,6 +267,9 @@ Task<End> Play(EpisodeDeps deps, Trajectory* out) {
     if (step->done) co_return End{.outcome = Outcome::kDone};
     if (turn >= options.turns_max) co_return End{.outcome = Outcome::kTruncatedTurns};
 
+    if (SurelyTooLong(step->messages, options.tokens_max)) {
+      co_return End{.outcome = Outcome::kTruncatedTokens};
+    }
     given = conversation.Next(generated->tokens.back(), step->messages);
     if (!given.ok()) {
       co_return End{.outcome = Outcome::kEnvError,

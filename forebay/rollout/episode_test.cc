@@ -225,6 +225,16 @@ TEST(EpisodeTest, TheTokenBudgetEnds) {
   EXPECT_EQ(t.outcome, Outcome::kTruncatedTokens);
   EXPECT_EQ(t.turns.size(), 2U);
   EXPECT_EQ(t.reward(), 1);
+
+  // Nor is one tokenized that cannot fit: that would hold up the loop (64 MiB here).
+  stage.script.step = [](const std::string&) -> Result<env::StepResult> {
+    return env::StepResult{.messages = {{"user", std::string(64 << 20, 'y')}},
+                           .rewards = {{"r", 1}}};
+  };
+  t = stage.Run();
+  EXPECT_EQ(t.outcome, Outcome::kTruncatedTokens);
+  EXPECT_EQ(t.turns.size(), 2U);
+  EXPECT_EQ(t.reward(), 1);
 }
 
 TEST(EpisodeTest, TheEnginesContextEnds) {

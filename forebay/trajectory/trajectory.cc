@@ -21,6 +21,7 @@ constexpr std::array<std::string_view, kOutcomes> kNames = {
     "env_timeout", "engine_error",     "aborted",         "grader_error"};
 constexpr int64_t kTokensMax = std::numeric_limits<int32_t>::max();  // turns hold int32 ranges
 constexpr size_t kNameBytesMax = size_t{1} << 16;
+constexpr double kRewardMax = 1e30;  // sums and squares of a group's stay finite
 
 Status CheckColumns(const Trajectory& t) {
   const size_t n = t.tokens.size();
@@ -159,6 +160,10 @@ Status Validate(const Trajectory& t) {
   for (const auto& [name, value] : t.rewards) {
     if (!std::isfinite(value))
       return InvalidArgument(fmt::format("reward '{}' is not finite", name));
+    if (std::fabs(value) > kRewardMax) {
+      return InvalidArgument(
+          fmt::format("reward '{}' = {} is beyond +-{}", name, value, kRewardMax));
+    }
     if (name.size() > kNameBytesMax) {
       return InvalidArgument(fmt::format("a reward's name is longer than {} bytes", kNameBytesMax));
     }

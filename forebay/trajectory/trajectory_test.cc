@@ -76,6 +76,7 @@ TEST(Validate, NamesWhatIsWrong) {
       {[](Trajectory& t) { t.turns[0].kind = static_cast<TurnKind>(3); }, "kind 3"},
       {[](Trajectory& t) { t.rewards["x"] = std::numeric_limits<double>::infinity(); },
        "reward 'x' is not finite"},
+      {[](Trajectory& t) { t.rewards["x"] = -1e300; }, "reward 'x' = -1e+300 is beyond +-1e+30"},
       {[](Trajectory& t) { t.temperature = std::numeric_limits<double>::quiet_NaN(); },
        "temperature"},
       {[](Trajectory& t) { t.temperature = -1; }, "temperature -1"},
