@@ -165,7 +165,7 @@ Result<LoadedCheckpoint> LoadLatestCheckpoint(const std::string& folder) {
   }
   if (names.empty()) return NotFound(fmt::format("{} holds no checkpoint", folder));
   for (const std::string& name : names) {
-    auto loaded = ReadCheckpoint(folder + "/" + name);
+    auto loaded = ReadCheckpoint(fmt::format("{}/{}", folder, name));
     if (loaded.ok()) {
       loaded->notes = std::move(notes);
       return loaded;

@@ -74,7 +74,7 @@ class LearnerImpl final : public Learner {
           CheckpointWriter::Options{options_.checkpoint_folder, options_.checkpoints_kept},
           [&](const CheckpointReport& report) { OnWritten(report, buffer, hooks); });
     }
-    const Status stepped = StepUntilDone(buffer, hooks, writer ? &*writer : nullptr, stop);
+    Status stepped = StepUntilDone(buffer, hooks, writer ? &*writer : nullptr, stop);
     if (!writer) return stepped;
     const Status saved = Finish(*writer, hooks);
     return stepped.ok() ? saved : stepped;
@@ -212,7 +212,7 @@ class LearnerImpl final : public Learner {
 
   Status Finish(CheckpointWriter& writer, const LearnerHooks& hooks) {
     const TimePoint deadline = Now() + FromSeconds(options_.checkpoint_deadline_s);
-    const Status before = writer.Wait(deadline);
+    Status before = writer.Wait(deadline);
     if (before.ok() && captured_step_ == step_) return OkStatus();
     FB_ASSIGN_OR_RETURN(CheckpointData data, Capture(hooks));
     captured_step_ = step_;
