@@ -29,6 +29,7 @@ class InlinedPrimitive : public Primitive {
     for (const Value& v : node.operands) arguments.push_back(out.Name(v));
     const int count = static_cast<int>(node.outputs.size());
     std::vector<bool> live;
+    live.reserve(node.outputs.size());
     for (int i = 0; i < count; ++i) live.push_back(out.IsLive(node, i));
     std::vector<std::string> results = out.Inline(region_, arguments, live);
     for (int i = 0; i < count; ++i) {
