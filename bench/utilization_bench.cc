@@ -3,12 +3,13 @@
 //
 // Sizes, and why. The environment's step is log-normal with p50 2 s and p99 10 s, 4 to 8 turns: an
 // episode takes about 17 s, the slowest of a batch 30 to 40 s. The model (4 layers, width 192) and
-// the batch (16 groups of 4 episodes, 20 thousand tokens) make an optimizer step of 1 to 4 s on 2
+// the batch (20 groups of 4 episodes, 24 thousand tokens) make an optimizer step of 1 to 4 s on 2
 // shared cores: long against a decode step, short against an episode, as on real hardware with real
 // models. Engine and learner share the cores, so decoupled steps take longer than synchronous ones;
 // only waiting counts against utilization. An episode of 40 to 60 s spans up to 15 steps, and what
 // takes longer than max_staleness steps is dropped and played again: hence 16. Sequences without
-// advantage are computed too, so that a step costs the same whatever was learned.
+// advantage are computed too, so that a step costs the same whatever was learned. Actions are
+// short: with 24 tokens the engine, not the environment, limited the episodes.
 //
 // The task is one letter for all episodes, so that a handful of synchronous steps learns something
 // to compare.
@@ -40,13 +41,13 @@ namespace {
 // ratios stay.
 struct Sizes {
   double latency_p50_s = 2, latency_p99_s = 10;
-  int64_t groups_per_step = 16, actors = 768;
+  int64_t groups_per_step = 20, actors = 768;
   int64_t sync_steps = 8, decoupled_steps = 60;
 };
 constexpr Sizes kFull;
 constexpr Sizes kQuick = {.latency_p50_s = 0.5,
                           .latency_p99_s = 2.5,
-                          .groups_per_step = 4,
+                          .groups_per_step = 5,
                           .actors = 192,
                           .sync_steps = 3,
                           .decoupled_steps = 16};
@@ -76,7 +77,7 @@ slots = 64
 context = 448
 tokens_max = 448
 turns_max = 8
-new_tokens_per_turn_max = 24
+new_tokens_per_turn_max = 8
 
 [buffer]
 max_staleness = 16
