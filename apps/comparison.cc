@@ -77,7 +77,7 @@ std::string FormatComparison(const Comparison& c) {
              c.decoupled.seconds / static_cast<double>(std::max<int64_t>(1, c.decoupled.steps)), 2);
   out += row(fmt::format("seconds to reward {:.3f}", c.common_reward), c.sync_seconds,
              c.decoupled_seconds, 1);
-  if (c.sync.after && c.decoupled.after) {
+  if (c.sync.before && c.sync.after && c.decoupled.before && c.decoupled.after) {
     out += row("held-out reward before", c.sync.before->reward, c.decoupled.before->reward, 3);
     out += row("held-out reward after", c.sync.after->reward, c.decoupled.after->reward, 3);
   }

@@ -320,7 +320,8 @@ struct RunActors::EvalState {
 Task<void> RunActors::EvaluateSome(std::shared_ptr<EvalState> state) {
   const control::EvalSection& eval = deps_.config->eval;
   const rollout::EpisodeOptions options = Episode("eval", eval.temperature);
-  while (state->next < eval.tasks * eval.samples) {
+  const std::function<bool()> aborted = [this] { return evaluation_stopped_.load(); };
+  while (state->next < eval.tasks * eval.samples && !evaluation_stopped_) {
     const int64_t i = state->next++;
     Assignment assignment;
     assignment.id.trajectory_id = i + 1;
@@ -330,7 +331,7 @@ Task<void> RunActors::EvaluateSome(std::shared_ptr<EvalState> state) {
                                  static_cast<uint64_t>(i));
     const Trajectory t =
         co_await rollout::RunEpisode(*loop_, *deps_.engine, *environments_, *deps_.model->tokenizer,
-                                     *deps_.model->chat, options, assignment, nullptr);
+                                     *deps_.model->chat, options, assignment, aborted);
     EvalResult& r = state->result;
     if (!Trains(t.outcome)) {
       ++r.failed;

@@ -51,6 +51,8 @@ class RunActors {
 
   // Plays config.eval on the current weights.
   EvalResult Evaluate();
+  // Any thread: an evaluation, running or to come, ends its episodes at their next turn.
+  void StopEvaluation() { evaluation_stopped_ = true; }
 
   // Starts config.rollout.actors actors.
   void Start(control::Coordinator* coordinator, buffer::Buffer* buffer);
@@ -84,6 +86,7 @@ class RunActors {
   control::Coordinator* coordinator_ = nullptr;  // on the loop
   buffer::Buffer* buffer_ = nullptr;
   bool drained_ = false;
+  std::atomic<bool> evaluation_stopped_ = false;
 };
 
 }  // namespace forebay::apps

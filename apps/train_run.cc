@@ -1,6 +1,7 @@
 #include "apps/train_run.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -148,8 +149,10 @@ class TrainRun {
       if (written.status.ok()) {
         run_->Log("checkpoint of step " + std::to_string(written.step) + " written");
       } else {
-        run_->Log("checkpoint of step " + std::to_string(written.step) +
-                  " failed: " + written.status.message());
+        const std::string sentence = "checkpoint of step " + std::to_string(written.step) +
+                                     " failed: " + written.status.message();
+        run_->Log(sentence);
+        std::fprintf(stderr, "forebay: %s\n", sentence.c_str());  // any thread, unlike progress_
       }
     };
     Status status = learner_->Run(*buffer_, hooks, stop_.get_token());
@@ -199,6 +202,7 @@ class TrainRun {
     progress_.Say("evaluating " + when + " on " + std::to_string(config_.eval.tasks) +
                   " held-out tasks");
     EvalResult result = actors_->Evaluate();
+    if (!FirstFailure(OkStatus()).ok()) return std::nullopt;  // cut short: it says nothing
     run_->WriteEval(EvalLine(learner_->step(), result));
     return result;
   }
@@ -212,6 +216,7 @@ class TrainRun {
     }
     run_->Log("the run stops: " + status.message());
     stop_.request_stop();
+    if (actors_) actors_->StopEvaluation();
     if (buffer_) buffer_->Close();
   }
   void Interrupted() {

@@ -65,6 +65,19 @@ class EdgeTest(ForebayTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual([line["step"] for line in self.lines("metrics.jsonl")], list(range(1, lines + 3)))
 
+    def test_an_interrupt_ends_an_evaluation_at_the_next_turn(self):
+        slow = SMALL.replace("tasks = 0", "tasks = 100000").replace('"latency_p99_s": 0.1', '"latency_p99_s": 0.5')
+        process = subprocess.Popen(self.command("train", self.write("c.toml", slow), "--run", self.run_folder),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder)
+        self.addCleanup(process.kill)
+        for line in process.stdout:
+            if line.startswith("evaluating before training"):
+                break
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, error)
+        self.assertEqual(self.lines("evals.jsonl"), [])
+
     def test_output_that_cannot_be_written_is_no_success(self):
         with open("/dev/full", "w", encoding="utf-8") as full:
             done = subprocess.run(self.command("config"), stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
