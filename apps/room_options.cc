@@ -104,6 +104,7 @@ control::CoordinatorOptions MakeCoordinatorOptions(const control::Config& config
           .groups_per_step = config.learner.groups_per_step,
           .group_size = static_cast<int32_t>(config.learner.group_size),
           .max_staleness = MaxStaleness(config),
+          .actors = config.rollout.actors,
           .tasks = config.env.tasks,
           .attempts_max = config.rollout.attempts_max};
 }

@@ -7,9 +7,10 @@
 // shared cores: long against a decode step, short against an episode, as on real hardware with real
 // models. Engine and learner share the cores, so decoupled steps take longer than synchronous ones;
 // only waiting counts against utilization. An episode of 40 to 60 s spans up to 15 steps, and what
-// takes longer than max_staleness steps is dropped and played again: hence 16. Sequences without
+// takes longer than max_staleness steps is dropped and played again: hence 20. Sequences without
 // advantage are computed too, so that a step costs the same whatever was learned. Actions are
-// short: with 24 tokens the engine, not the environment, limited the episodes.
+// short: with 24 tokens the engine, not the environment, limited the episodes. 960 actors are twice
+// what the steady state needs: the first wave must last until the second is back.
 //
 // The task is one letter for all episodes, so that a handful of synchronous steps learns something
 // to compare.
@@ -41,16 +42,16 @@ namespace {
 // ratios stay.
 struct Sizes {
   double latency_p50_s = 2, latency_p99_s = 10;
-  int64_t groups_per_step = 20, actors = 768;
-  int64_t sync_steps = 8, decoupled_steps = 60;
+  int64_t groups_per_step = 20, actors = 960;
+  int64_t sync_steps = 8, decoupled_steps = 110;
 };
 constexpr Sizes kFull;
 constexpr Sizes kQuick = {.latency_p50_s = 0.5,
                           .latency_p99_s = 2.5,
                           .groups_per_step = 5,
-                          .actors = 192,
+                          .actors = 240,
                           .sync_steps = 3,
-                          .decoupled_steps = 16};
+                          .decoupled_steps = 40};
 
 std::string ConfigText(const Sizes& sizes) {
   return fmt::format(R"toml(
@@ -80,7 +81,7 @@ turns_max = 8
 new_tokens_per_turn_max = 8
 
 [buffer]
-max_staleness = 16
+max_staleness = 20
 
 [learner]
 groups_per_step = {groups}

@@ -21,6 +21,9 @@ namespace {
 constexpr uint64_t kEpochSeed = 1;
 constexpr uint64_t kEpisodeSeed = 2;
 
+// Complete batches that wait for the learner while every actor plays: one to take, one to spare.
+constexpr int64_t kReadyBatches = 2;
+
 }  // namespace
 
 int64_t Coordinator::TaskOf(const CoordinatorOptions& options, int64_t group_id) {
@@ -52,7 +55,10 @@ Coordinator::Coordinator(const CoordinatorOptions& options, buffer::Buffer* buff
 }
 
 int64_t Coordinator::AliveMax() const {
-  return (options_.max_staleness + 1) * options_.groups_per_step * options_.group_size;
+  const int64_t batch = options_.groups_per_step * options_.group_size;
+  const int64_t in_time = (options_.max_staleness + 1) * batch;
+  return options_.actors == 0 ? in_time
+                              : std::min(in_time, options_.actors + kReadyBatches * batch);
 }
 
 bool Coordinator::Admits() const {

@@ -25,6 +25,7 @@ struct CoordinatorOptions {
   int64_t groups_per_step = 4;
   int32_t group_size = 8;
   int64_t max_staleness = 4;
+  int64_t actors = 0;        // episodes played at once; 0: does not limit admission
   int64_t tasks = 0;         // cycled in shuffled epochs; 0: the task is the group's number
   int64_t attempts_max = 4;  // failures in one group before its task is quarantined
 };
@@ -41,10 +42,15 @@ struct CoordinatorStats {
 };
 
 // Pacing. A group is admitted only while the episodes admitted and not trained on when the version
-// that samples now was made number at most (max_staleness + 1) * groups_per_step * group_size.
-// Served oldest first, an episode is then trained on at most max_staleness versions after its first
-// token. With max_staleness = 0 this is the synchronous loop: a batch starts only when the one
-// before it was published.
+// that samples now was made number at most
+//
+//   min((max_staleness + 1) * batch, actors + kReadyBatches * batch)
+//
+// By Little's law a trajectory is as many versions old as there are batches admitted. The first
+// term is what can be trained on in time at all. The second keeps the stock behind the actors
+// small: a larger one would only age, up to the bound, and then every slow episode would be too
+// old. With max_staleness = 0 this is the synchronous loop: a batch starts only when the one before
+// it was published.
 class Coordinator {
  public:
   // `buffer` must outlive it. `recovery` says what to dispatch again and where to go on (default: a

@@ -101,6 +101,14 @@ TEST(CoordinatorTest, AdmitsStalenessPlusOneBatches) {
   EXPECT_EQ(rig.coordinator->stats().alive, 12);
 }
 
+TEST(CoordinatorTest, TheStockBehindTheActorsStaysSmall) {
+  // 40 batches could be trained on in time, but 10 actors and two batches to spare are all it
+  // takes.
+  Rig rig({.groups_per_step = 2, .group_size = 2, .max_staleness = 40, .actors = 10});
+  EXPECT_EQ(rig.TakeAll().size(), 18u);  // 10 + 2 * 4
+  EXPECT_EQ(rig.coordinator->stats().alive_max, 18);
+}
+
 TEST(CoordinatorTest, B3_OnlyTheFailedMemberIsReplaced) {
   Rig rig({.groups_per_step = 1, .group_size = 3, .max_staleness = 0});
   const std::vector<Assignment> first = rig.TakeAll();
