@@ -32,6 +32,7 @@ constexpr int64_t kFailuresToProbe = 16;
 // The same for episodes whose first prompt left no room for an action.
 constexpr int64_t kUnplayableMax = 16;
 constexpr int kProbes = 5;
+constexpr Duration kDiskFullPause = std::chrono::milliseconds(500);
 constexpr Duration kProbePause = std::chrono::milliseconds(500);
 // An environment that starts and then fails every episode ends the run after this many waves of
 // failures, if they have lasted: shorter trouble is waited out.
@@ -79,12 +80,7 @@ class RunActors::Client final : public rollout::ActorClient {
     const TrajectoryId id = trajectory.id;
     const Outcome outcome = trajectory.outcome;
     const bool acted = trajectory.loss_tokens() > 0;
-    Completion<Status> done(*owner_.loop_);
-    const TimePoint deadline =
-        owner_.loop_->Now() + FromSeconds(owner_.deps_.config->buffer.append_deadline_s);
-    owner_.buffer_->Append(std::move(trajectory), deadline,
-                           [done](Status status) { done.Set(std::move(status)); });
-    Status status = co_await done.Wait();
+    Status status = co_await AppendUntilStored(std::move(trajectory));
     if (status.ok()) owner_.deps_.run->WriteTrajectory(line);  // what stands there was acknowledged
     if (status.code() == StatusCode::kNotFound) {
       status = OkStatus();  // late: its group was closed meanwhile; counted by the ledger
@@ -98,6 +94,24 @@ class RunActors::Client final : public rollout::ActorClient {
     NoteRoom(outcome, acted);
     co_await NoteOutcome(outcome);
     co_return status;
+  }
+
+  // A full disk refuses at once but may clear, so it is asked again until append_deadline_s: to
+  // play another episode meanwhile would only lose that one too.
+  Task<Status> AppendUntilStored(Trajectory trajectory) {
+    const TimePoint deadline =
+        owner_.loop_->Now() + FromSeconds(owner_.deps_.config->buffer.append_deadline_s);
+    while (true) {
+      Completion<Status> done(*owner_.loop_);
+      owner_.buffer_->Append(trajectory, deadline,
+                             [done](Status status) { done.Set(std::move(status)); });
+      Status status = co_await done.Wait();
+      const TimePoint again = owner_.loop_->Now() + kDiskFullPause;
+      if (status.code() != StatusCode::kResourceExhausted || again >= deadline || stopped_) {
+        co_return status;
+      }
+      co_await owner_.loop_->SleepUntil(again);
+    }
   }
 
   // An episode ended without a result, and why.
