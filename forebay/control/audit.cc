@@ -1,5 +1,7 @@
 #include "forebay/control/audit.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -76,7 +78,7 @@ struct Episodes {
     ++report->outcomes[outcome];
     for (const auto& [tool, seconds] : by_tool) {
       environment[name].push_back(seconds);
-      if (!tool.empty()) environment[name + "/" + tool].push_back(seconds);
+      if (!tool.empty()) environment[fmt::format("{}/{}", name, tool)].push_back(seconds);
     }
     queue.push_back(queue_s);
     prefill.push_back(prefill_s);
