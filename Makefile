@@ -2,16 +2,19 @@
 # make test   the same set-up, then lint and every test
 # make bench NAME=utilization   one benchmark (NAME=list names them)
 .DEFAULT_GOAL := build
-.PHONY: setup build demo test lint bench fuzz clean
+.PHONY: setup program build demo test lint bench fuzz clean
 
 setup:
 	@tools/setup.sh
 
-build: setup
+program: setup
 	@cmake --preset release >/dev/null
+	@cmake --build --preset release --target forebay
+
+build: program
 	@cmake --build --preset release
 
-demo: build
+demo: program
 	build/release/bin/forebay train examples/quickstart.toml --run runs/demo --overwrite
 
 test: build lint
