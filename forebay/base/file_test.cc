@@ -35,7 +35,7 @@ TEST_F(FileTest, RefusesWithTheReason) {
   ASSERT_TRUE(WriteFileAtomic(Path("big"), std::string(100000, 'x')).ok());
   EXPECT_EQ(ReadFile(Path("big"), 99999).status().code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(ReadFile(Path("big"), 100000)->size(), 100000u);
-  EXPECT_EQ(ReadFile(folder_.string()).status().code(), StatusCode::kInternal);  // a folder
+  EXPECT_EQ(ReadFile(folder_.string()).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(WriteFileAtomic(Path("none/x"), "y").code(), StatusCode::kNotFound);
 }
 
