@@ -272,7 +272,10 @@ buffer::BufferListener RunActors::listener() {
       if (coordinator_) coordinator_->OnRejected(id, reason);
     });
   };
-  listener.on_failure = [this](const Status& status) { deps_.on_failure(status); };
+  // Not on the log's own thread: ending the run closes the buffer, which waits for that thread.
+  listener.on_failure = [this](const Status& status) {
+    loop_->Post([this, status] { deps_.on_failure(status); });
+  };
   return listener;
 }
 
