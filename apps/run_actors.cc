@@ -317,14 +317,6 @@ void RunActors::Start(control::Coordinator* coordinator, buffer::Buffer* buffer)
   });
 }
 
-rollout::ActorStats RunActors::stats() {
-  rollout::ActorStats stats;
-  OnLoop([&] {
-    if (pool_) stats = pool_->stats();
-  });
-  return stats;
-}
-
 // ---- evaluation
 
 struct RunActors::EvalState {

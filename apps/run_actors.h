@@ -61,8 +61,6 @@ class RunActors {
   // ends the environments. Idempotent.
   void Drain(Duration deadline);
 
-  rollout::ActorStats stats();
-
  private:
   class Client;
   struct EvalState;

@@ -36,7 +36,6 @@ class ByteWriter {
     Put(static_cast<uint32_t>(text.size()));
     bytes_.append(text);
   }
-  void PutRaw(std::string_view raw) { bytes_.append(raw); }
   // The elements only: the reader must know how many.
   template <WireNumber T>
   void PutColumn(const std::vector<T>& column) {
