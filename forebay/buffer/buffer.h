@@ -11,6 +11,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -33,10 +34,17 @@ struct BufferOptions {
   int32_t group_size = 8;
   int64_t max_staleness = 4;  // in policy versions
   int64_t segment_bytes = int64_t{64} << 20;
-  int64_t memory_bytes_max = int64_t{1}
-                             << 30;  // of trajectories held in memory; Append waits above it
+  // Of segments kept in memory for readers; older ones are read from disk. kMemory has no disk:
+  // Append waits above it.
+  int64_t memory_bytes_max = int64_t{1} << 30;
   int64_t disk_bytes_max = int64_t{16} << 30;  // of segments on disk; Append waits above it
-  int64_t record_bytes_max = int64_t{64} << 20;
+  int64_t record_bytes_max = int64_t{16} << 20;
+  // An append dispatches its attempt itself: for users without a coordinator. Ids must still be
+  // unique: one that was appended before is acknowledged again and not stored (idempotent).
+  bool implied_dispatch = false;
+  // Committed batches stay readable until Release; without, Commit releases them. Under a full disk
+  // they go first.
+  bool retain_committed = false;
 };
 
 // Why a dispatched attempt will never be trained on.
@@ -65,6 +73,9 @@ struct BufferStats {
   int64_t partial_groups = 0;  // some members pending
   int64_t memory_bytes = 0, disk_bytes = 0, segments = 0;
   int64_t appends = 0, flushes = 0;
+  int64_t duplicates = 0;          // appends of what was there
+  int64_t taken_groups = 0;        // by Take, not acknowledged
+  int64_t expired_takes = 0;       // given out again
   double append_wait_seconds = 0;  // backpressure
 };
 
@@ -77,6 +88,52 @@ struct Batch {
   bool replay = false;          // leased before a crash: the same content again
   // Sorted by (group_id, member): independent of the order of arrival.
   std::vector<TrajectoryPtr> trajectories;
+};
+
+struct AppendOptions {
+  TimePoint deadline{};  // for room, and for the acknowledgement when blocking
+  float priority = 1;    // for Selector::kPriority; finite, not negative
+};
+
+// An Encode()d trajectory where it lies.
+struct TrajectoryView {
+  TrajectoryId id;
+  int64_t min_version = 0;
+  float priority = 1;
+  std::string_view encoded;
+};
+
+// Which ready groups Take gives out.
+enum class Selector : uint8_t {
+  kOldest = 0,    // by min_version, ties by group_id
+  kUniform = 1,   // any with the same chance
+  kPriority = 2,  // with a chance proportional to the group's largest priority
+};
+
+struct TakeOptions {
+  int64_t groups = 1;
+  int64_t learner_version = 0;  // none older than max_staleness at it
+  Selector selector = Selector::kOldest;
+  Duration expires_after = std::chrono::seconds(60);  // then the groups are ready again
+};
+
+// Groups that one reader holds: disjoint from every other reader's.
+struct Taken {
+  int64_t take_id = 0;
+  std::vector<TrajectoryView> trajectories;  // by (group_id, member)
+  // The views are valid as long as this lives.
+  std::shared_ptr<const void> memory;
+};
+
+enum class MemberState : uint8_t { kVacant = 0, kInFlight = 1, kPending = 2 };
+
+// One group as it is now.
+struct GroupInfo {
+  int64_t group_id = 0;
+  int64_t batch = 0;    // the batch it is leased in; 0: none
+  int64_t take_id = 0;  // 0: none
+  int64_t min_version = -1;
+  std::vector<MemberState> members;
 };
 
 // A member that was dispatched, is not in the buffer, and must be dispatched again after a restart
@@ -131,6 +188,14 @@ class Buffer {
   // kUnavailable: failed log.
   virtual void Append(Trajectory trajectory, TimePoint deadline,
                       std::function<void(Status)> done) = 0;
+  // As Append, for bytes that Encode made; they are copied before the return. kDataLoss: their
+  // beginning is not that of a trajectory (the rest is checked by whoever reads it).
+  virtual void AppendEncoded(std::string_view encoded, const AppendOptions& options,
+                             std::function<void(Status)> done) = 0;
+  // Blocks until the append is acknowledged or refused: the fastest way in, because this thread
+  // may do the flush itself. Errors as for Append; after kDeadlineExceeded the append may still
+  // happen (with implied_dispatch, repeat it: that is safe).
+  virtual Status AppendEncodedAndWait(std::string_view encoded, const AppendOptions& options) = 0;
   // Ends an attempt that left no trajectory, or closes one for good (kClosed).
   virtual Status Reject(const TrajectoryId& id, RejectReason reason) = 0;
   // Closes a group for good: its pending members and in-flight attempts are rejected as kClosed;
@@ -151,6 +216,27 @@ class Buffer {
   // A checkpoint whose manifest says "batches up to and including batch_sequence" is durable: their
   // trajectories are consumed for good and their segments may be recycled. Idempotent.
   virtual Status Commit(int64_t batch_sequence) = 0;
+  // No checkpoint before this batch is kept: the content of batches up to it may go. Idempotent.
+  virtual Status Release(int64_t batch_sequence) = 0;
+  // The content of a batch that was leased and not released; of its groups only those whose index i
+  // in the batch has i % shards == shard (data-parallel learners: one leases, all read their part).
+  // kNotFound: not leased yet, or released.
+  virtual Result<Batch> ReadBatch(int64_t batch_sequence, int32_t shard, int32_t shards) = 0;
+
+  // ---- readers without checkpoints: at least once, until acknowledged
+  // Blocks for `groups` whole groups that nobody holds. kDeadlineExceeded, kUnavailable after Close.
+  virtual Result<Taken> Take(const TakeOptions& options, TimePoint deadline) = 0;
+  // The groups are consumed for good (counted as trained). kNotFound: expired, or unknown.
+  virtual Status Acknowledge(int64_t take_id) = 0;
+  virtual Status GiveBack(int64_t take_id) = 0;  // ready again, at once
+
+  // ---- operators
+  // While paused, appends wait for room until their deadline; leases and takes wait.
+  virtual void Pause(bool appends, bool readers) = 0;
+  // Ends every wait of now (appends, leases, takes) as kUnavailable with this reason.
+  virtual void Unblock(const std::string& reason) = 0;
+  // Up to `limit` groups from this id on, ascending.
+  virtual std::vector<GroupInfo> Inspect(int64_t from_group_id, int64_t limit) const = 0;
 
   virtual Ledger ledger() const = 0;
   virtual BufferStats stats() const = 0;

@@ -1,7 +1,9 @@
-// The records of the log: a header of 64 bytes, a payload, an end mark, padding to 64 bytes.
+// The records of the log: a header of 64 bytes, a payload, padding to 64 bytes.
 //
 // Header and payload have a checksum each: with the header intact, a damaged payload can still be
-// skipped and named. Sequences grow by one in a segment and are never used twice in a log.
+// skipped and named. Sequences grow by one from record to record and are never used twice in a log.
+// The header names its segment, because segments are recycled: what an earlier life left behind is
+// no record of this one.
 #pragma once
 
 #include <cstddef>
@@ -18,70 +20,67 @@
 namespace forebay::buffer {
 
 enum class RecordType : uint8_t {
-  kOpening = 1,   // the first of a segment
-  kSnapshot = 2,  // the second: the table after every record before it
-  kDispatch = 3,
-  kTrajectory = 4,
-  kReject = 5,
-  kCloseGroup = 6,
-  kLease = 7,
-  kCommit = 8,
+  kPad = 1,         // nothing, up to the next block
+  kDispatch = 2,    // header only
+  kTrajectory = 3,  // payload: the encoded trajectory
+  kReject = 4,      // header only; the reason is the header's code
+  kCloseGroup = 5,  // header only
+  kLease = 6,       // payload: LeaseRecord
+  kCommit = 7,      // payload: LeaseRecord, the batch up to which, and every trajectory it consumes
+  kRelease = 8,     // header only; the batch is in trajectory_id
+  kConsume = 9,     // payload: LeaseRecord without a batch: a reader acknowledged these
 };
+inline constexpr uint8_t kRecordTypeMax = 9;
 
 inline constexpr size_t kRecordAlign = 64;
+inline constexpr uint32_t kNoVersion = 0xffffffff;
 
+// As it lies in the log, little-endian.
 struct RecordHeader {
-  RecordType type = RecordType::kOpening;
+  uint32_t crc = 0;  // of the 60 bytes that follow
+  RecordType type = RecordType::kPad;
+  uint8_t code = 0;  // kReject: RejectReason
+  uint16_t zero = 0;
   uint32_t payload_bytes = 0;
-  uint32_t payload_crc = 0;
+  uint32_t payload_crc = 0;  // not of pads
   int64_t sequence = 0;
   uint32_t segment = 0;
-  // Of a trajectory: whose record it is, should the payload be lost; and its version, so that
-  // replay need not decode it.
-  int32_t member = 0;
-  int32_t attempt = 0;
+  uint32_t min_version = kNoVersion;  // kTrajectory
+  // kDispatch, kTrajectory, kReject: whose record it is, should the payload be lost.
   int64_t trajectory_id = 0;
   int64_t group_id = 0;
-  int64_t min_version = 0;
-  friend bool operator==(const RecordHeader&, const RecordHeader&) = default;
+  int64_t task_id = 0;
+  uint16_t member = 0, attempt = 0;
+  float priority = 0;  // kTrajectory
+
+  TrajectoryId id() const {
+    return {.trajectory_id = trajectory_id,
+            .group_id = group_id,
+            .member = member,
+            .attempt = attempt,
+            .task_id = task_id};
+  }
+  void SetId(const TrajectoryId& id);  // CHECKs that member and attempt fit
 };
+static_assert(sizeof(RecordHeader) == kRecordAlign);
 
 // Bytes that a record takes in a segment.
-int64_t RecordBytes(size_t payload_bytes);
-// Appends the record to `out`, with its checksums computed.
-void AppendRecord(RecordHeader header, std::string_view payload, std::string& out);
-// nullopt: not the beginning of a record.
-std::optional<RecordHeader> ParseHeader(std::string_view bytes);
+constexpr int64_t RecordBytes(size_t payload_bytes) {
+  return static_cast<int64_t>((2 * kRecordAlign - 1 + payload_bytes) / kRecordAlign * kRecordAlign);
+}
+// Sets header.crc.
+void SealHeader(RecordHeader& header);
+// nullopt: not the header of a record of this segment.
+std::optional<RecordHeader> ParseHeader(std::string_view bytes, uint32_t segment);
 
-struct Opening {
-  int32_t group_size = 0;
-  // The last good record before this segment; later ones are refused writes.
-  int64_t previous_sequence = 0;
-  friend bool operator==(const Opening&, const Opening&) = default;
-};
-struct RejectRecord {
-  RejectReason reason = RejectReason::kOutcome;
-  std::vector<TrajectoryId> ids;
-  friend bool operator==(const RejectRecord&, const RejectRecord&) = default;
-};
-// Also the form of a commit: the batch up to which, and the trajectories that it consumes, so that
-// a lost lease cannot make them trained on twice.
+// The batch, and its trajectories, named so that a lost lease cannot make them trained on twice.
 struct LeaseRecord {
   int64_t sequence = 0, learner_version = 0;
   std::vector<int64_t> trajectory_ids;
   friend bool operator==(const LeaseRecord&, const LeaseRecord&) = default;
 };
-
-// Payloads. The parsers give kDataLoss for anything that the encoders did not write.
-std::string EncodeOpening(const Opening& opening);
-Result<Opening> ParseOpening(std::string_view payload);
-std::string EncodeDispatch(const TrajectoryId& id);
-Result<TrajectoryId> ParseDispatch(std::string_view payload);
-std::string EncodeReject(const RejectRecord& reject);
-Result<RejectRecord> ParseReject(std::string_view payload);
 std::string EncodeLease(const LeaseRecord& lease);
+// kDataLoss for anything that EncodeLease did not write.
 Result<LeaseRecord> ParseLease(std::string_view payload);
-std::string EncodeNumber(int64_t number);  // CloseGroup: the group
-Result<int64_t> ParseNumber(std::string_view payload);
 
 }  // namespace forebay::buffer
