@@ -1,0 +1,233 @@
+// Going through the records of a log.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "forebay/base/status.h"
+#include "forebay/buffer/buffer.h"
+#include "forebay/buffer/log/crc32c.h"
+#include "forebay/buffer/log/record.h"
+#include "forebay/buffer/log/segment.h"
+#include "forebay/buffer/log_reader.h"
+#include "forebay/buffer/log_reader_file.h"
+
+namespace forebay::buffer {
+
+bool LogReader::Matches(const RecordHeader& header, const LogFilter& filter) {
+  const std::optional<LogEvent> event = EventOf(header);
+  return event && header.sequence >= filter.from_sequence &&
+         filter.events[static_cast<size_t>(*event)];
+}
+
+// nullopt, with a note, for a payload that its writer did not write.
+std::optional<LogRecord> LogReader::ToRecord(const ScannedRecord& scanned, uint32_t segment) {
+  const RecordHeader& header = scanned.header;
+  const std::optional<LogEvent> event = EventOf(header);
+  if (!event) return std::nullopt;
+  LogRecord record{.event = *event,
+                   .sequence = header.sequence,
+                   .segment = segment,
+                   .offset = static_cast<int64_t>(scanned.offset),
+                   .bytes = RecordBytes(header.payload_bytes),
+                   .payload_bytes = header.payload_bytes};
+  switch (header.type) {
+    case RecordType::kDispatch:
+    case RecordType::kCloseGroup:
+      record.id = header.id();
+      break;
+    case RecordType::kReject:
+      record.id = header.id();
+      record.reason = static_cast<RejectReason>(std::min<uint8_t>(header.code, kRejectReasons - 1));
+      break;
+    case RecordType::kTrajectory:
+      record.id = header.id();
+      record.min_version = header.min_version == kNoVersion ? -1 : int64_t{header.min_version};
+      record.priority = header.priority;
+      record.encoded = scanned.payload;
+      break;
+    case RecordType::kRelease:
+      record.batch = header.trajectory_id;
+      break;
+    case RecordType::kLease:
+    case RecordType::kCommit:
+    case RecordType::kConsume: {
+      Result<LeaseRecord> lease = ParseLease(scanned.payload);
+      if (!lease.ok()) {
+        Note(fmt::format("record {} of segment {}: {}", header.sequence, segment,
+                         lease.status().message()));
+        return std::nullopt;
+      }
+      record.batch = lease->sequence;
+      record.learner_version = lease->learner_version;
+      record.trajectory_ids = std::move(lease->trajectory_ids);
+      break;
+    }
+    case RecordType::kPad:
+      break;
+  }
+  return record;
+}
+
+// From the index, reading the payloads of leases only. nullopt: it has none. False: `visit` ended.
+std::optional<bool> LogReader::VisitIndexed(const SegmentInfo& segment, const LogFilter& filter,
+                                            const Visit& visit) {
+  const Result<std::unique_ptr<ReadOnlyFile>> file = ReadOnlyFile::Open(Path(segment));
+  if (!file.ok() || (*file)->bytes() > kToolFileBytesMax) return std::nullopt;
+  std::optional<SegmentScan> scan = ReadIndex(**file, segment.number);
+  if (!scan) return std::nullopt;
+  std::string payload;
+  for (ScannedRecord& record : scan->records) {
+    if (!Matches(record.header, filter)) continue;
+    const RecordType type = record.header.type;
+    if (type == RecordType::kLease || type == RecordType::kCommit || type == RecordType::kConsume) {
+      payload.resize(record.header.payload_bytes);
+      if (!(*file)
+               ->ReadAt(static_cast<int64_t>(record.offset + kRecordAlign), payload.data(),
+                        payload.size())
+               .ok() ||
+          Crc32c(payload) != record.header.payload_crc) {
+        Note(fmt::format("record {} of segment {} is damaged", record.header.sequence,
+                         segment.number));
+        continue;
+      }
+      record.payload = payload;
+    }
+    const std::optional<LogRecord> out = ToRecord(record, segment.number);
+    if (out && !visit(*out)) return false;
+  }
+  return true;
+}
+
+bool LogReader::VisitSegment(const SegmentInfo& segment, const LogFilter& filter,
+                             const Visit& visit) {
+  if (!filter.payloads) {
+    const std::optional<bool> visited = VisitIndexed(segment, filter, visit);
+    if (visited) return *visited;
+  }
+  const Result<std::string> bytes = ReadSegment(segment);
+  if (!bytes.ok()) {
+    Note(bytes.status().message());
+    return true;
+  }
+  const SegmentScan scan = ScanSegment(*bytes, segment.number);
+  for (const DamagedRange& range : scan.damaged) {
+    if (range.torn_tail) continue;
+    Note(fmt::format("{}: {} bytes at {} are damaged and were passed over", segment.file,
+                     range.bytes, range.offset));
+  }
+  for (const ScannedRecord& scanned : scan.records) {
+    if (!Matches(scanned.header, filter)) continue;
+    std::optional<LogRecord> out = ToRecord(scanned, segment.number);
+    if (!out) continue;
+    if (!filter.payloads) out->encoded = {};
+    if (!visit(*out)) return false;
+  }
+  return true;
+}
+
+Status LogReader::ForEach(const LogFilter& filter, const Visit& visit) {
+  int64_t last = 0;
+  // A copy of a segment under another name holds nothing new.
+  const Visit once = [&](const LogRecord& record) {
+    if (record.sequence <= last) return true;
+    last = record.sequence;
+    return visit(record);
+  };
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    const SegmentInfo& segment = segments_[i];
+    if (segment.number == 0) {
+      if (!segment.problem.empty()) Note(fmt::format("{}: {}", segment.file, segment.problem));
+      continue;
+    }
+    const SegmentInfo* next = i + 1 < segments_.size() ? &segments_[i + 1] : nullptr;
+    if (next != nullptr && next->number > segment.number && next->first_sequence > 0 &&
+        next->first_sequence <= filter.from_sequence) {
+      continue;  // all of it is before
+    }
+    if (!VisitSegment(segment, filter, once)) break;
+  }
+  return OkStatus();
+}
+
+Result<int64_t> LogReader::NthNewest(int64_t n, const LogFilter& filter) {
+  LogFilter headers = filter;
+  headers.payloads = false;
+  int64_t oldest = 0;
+  for (auto it = segments_.rbegin(); it != segments_.rend() && n > 0; ++it) {
+    if (it->number == 0) continue;
+    std::vector<int64_t> sequences;
+    VisitSegment(*it, headers, [&](const LogRecord& record) {
+      sequences.push_back(record.sequence);
+      return true;
+    });
+    if (sequences.empty()) continue;
+    const auto count = static_cast<int64_t>(sequences.size());
+    oldest = sequences[static_cast<size_t>(std::max<int64_t>(0, count - n))];
+    n -= count;
+  }
+  return oldest;
+}
+
+// The newest segment is read from where the last call stopped, up to the first record that is not
+// complete: the writer is at it. Once there is a newer segment, an older one is read as a whole.
+Status LogReader::Follow(int64_t sequence, const LogFilter& filter, const Visit& visit) {
+  FB_RETURN_IF_ERROR(Refresh());
+  LogFilter after = filter;
+  after.from_sequence = std::max(filter.from_sequence, sequence + 1);
+  const SegmentInfo* newest = nullptr;
+  for (const SegmentInfo& segment : segments_) {
+    if (segment.number != 0) newest = &segment;
+  }
+  if (newest == nullptr) return OkStatus();
+  int64_t last = sequence;
+  for (const SegmentInfo& segment : segments_) {
+    if (segment.number == 0 || &segment == newest || segment.number < followed_segment_) continue;
+    const Visit once = [&](const LogRecord& record) {
+      if (record.sequence <= last) return true;
+      last = record.sequence;
+      return visit(record);
+    };
+    if (!VisitSegment(segment, after, once)) return OkStatus();
+  }
+  if (followed_segment_ != newest->number) {
+    followed_segment_ = newest->number;
+    followed_offset_ = kDataBegin;
+  }
+  const Result<std::unique_ptr<ReadOnlyFile>> file = ReadOnlyFile::Open(Path(*newest));
+  if (!file.ok()) return OkStatus();  // removed meanwhile: the next call finds what came after
+  std::string payload;
+  char raw[kRecordAlign];
+  while (followed_offset_ + static_cast<int64_t>(kRecordAlign) <= (*file)->bytes()) {
+    if (!(*file)->ReadAt(followed_offset_, raw, sizeof(raw)).ok()) break;
+    const std::optional<RecordHeader> header = ParseHeader({raw, sizeof(raw)}, newest->number);
+    if (!header || RecordBytes(header->payload_bytes) > (*file)->bytes() - followed_offset_) break;
+    payload.resize(header->payload_bytes);
+    if (header->type != RecordType::kPad) {
+      if (!(*file)
+               ->ReadAt(followed_offset_ + static_cast<int64_t>(kRecordAlign), payload.data(),
+                        payload.size())
+               .ok() ||
+          Crc32c(payload) != header->payload_crc) {
+        break;
+      }
+    }
+    const ScannedRecord scanned{
+        .header = *header, .offset = static_cast<size_t>(followed_offset_), .payload = payload};
+    followed_offset_ += RecordBytes(header->payload_bytes);
+    if (!Matches(*header, after)) continue;
+    const std::optional<LogRecord> out = ToRecord(scanned, newest->number);
+    if (out && !visit(*out)) return OkStatus();
+  }
+  return OkStatus();
+}
+
+}  // namespace forebay::buffer
