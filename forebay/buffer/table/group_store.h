@@ -35,7 +35,7 @@ struct Slot {
   uint32_t previous = kNoIndex, next = kNoIndex;
 
   static constexpr uint8_t kTried = 1;  // had an attempt
-  // Of the rest: attempts that were rejected as stale by this process.
+  // The rest counts attempts that were rejected as stale by this process.
   static constexpr uint8_t kStaleStep = 2;
 };
 static_assert(sizeof(Slot) == 48);
@@ -58,6 +58,7 @@ struct Group {
 
   static constexpr uint32_t kOverdue = 1;   // its members went stale again and again
   static constexpr uint32_t kRetained = 2;  // consumed
+  static constexpr uint32_t kUnlisted = 4;  // made by Restore: the snapshot said nothing of it
 };
 static_assert(sizeof(Group) == 32);
 

@@ -71,6 +71,8 @@ inline constexpr int64_t kVersionMax = (int64_t{1} << 32) - 2;
 // A snapshot lists the details of up to so many pending and retained trajectories; of more, only
 // their ids: their records say the rest.
 inline constexpr int64_t kListedPendingMax = 16384;
+// Of members of groups that vanished, so many are named as missing.
+inline constexpr int64_t kVanishedMembersMax = int64_t{1} << 24;
 
 // Not thread-safe; copyable.
 class Table {
@@ -159,7 +161,7 @@ class Table {
   std::optional<TimePoint> next_expiry() { return takes_.NextExpiry(); }
   int64_t taken_groups() const { return taken_groups_; }
   // Take ids are made from serials 1, 2, ...: a process that must not know the takes of the one
-  // before begins above its serials (below 2^40).
+  // before begins above its serials (below 2^43).
   void SkipTakeSerials(int64_t serial) { takes_.SkipTo(serial); }
 
   // ---- recovery
@@ -171,15 +173,15 @@ class Table {
   bool Consume(int64_t group_id);
   // The group of an attempt in flight or pending.
   std::optional<int64_t> GroupOf(int64_t trajectory_id) const;
-  void SetCommitted(int64_t sequence) { committed_batch_ = sequence; }
-  void SetNextBatch(int64_t sequence) { next_batch_ = sequence; }
+  void SetCommitted(int64_t sequence);
+  void SetNextBatch(int64_t sequence);
   void MarkReplays();                             // every leased batch
   std::vector<TrajectoryId> InFlightIds() const;  // by (group, member)
   std::vector<TrajectoryId> PendingIds() const;   // by (group, member); leased and taken ones too
   // The attempt that has this member now (in flight or pending).
   std::optional<TrajectoryId> Occupant(int64_t group_id, int32_t member) const;
   // Members to dispatch again, by (group, member). Groups of which nothing is left but that they
-  // were there (at most kVanishedGroupsMax of them) are missing as a whole, with next_attempt 1 and
+  // were there (up to kVanishedMembersMax members) are missing as a whole, with next_attempt 1 and
   // their id as the task.
   std::vector<MissingMember> Missing() const;
   int64_t next_trajectory_id() const { return dispatched_.Max() + 1; }
@@ -220,36 +222,44 @@ class Table {
  private:
   struct Restoration {
     IdSet awaited;
-    int64_t pending = 0;              // of those that are awaited
+    int64_t pending = 0;              // of those that are awaited; the others are retained
     std::map<int64_t, int64_t> held;  // group -> batch
   };
 
   uint32_t FindOpen(const TrajectoryId& id) const;  // slot in flight or pending, or kNoIndex
-  TrajectoryId IdOf(uint32_t slot) const;
-  PendingInfo InfoOf(uint32_t slot) const;
-  bool IsReady(uint32_t g) const;
-  bool IsQueued(const ReadyQueue::Entry& entry) const;
-  void EnterPlace(uint32_t slot, const PendingInfo& info);  // segments, bytes, present
-  void LeavePlace(uint32_t slot);
-  void AddMember(uint32_t g);     // a slot of it became pending or retained
-  void RemoveMember(uint32_t g);  // ... and no longer is
+  TrajectoryId IdOf(uint32_t s) const;
+  PendingInfo InfoOf(uint32_t s) const;
+  bool IsReady(const Group& group) const;
+  // An attempt of the slot becomes pending (or retained, by its group).
+  void Place(uint32_t s, const PendingInfo& info);
+  void Unplace(uint32_t s);       // the record is not needed any more
+  void AddMember(uint32_t g);     // that was placed
+  void RemoveMember(uint32_t g);  // that was pending
+  void Vacate(uint32_t s);        // in flight or pending -> vacant, nowhere
   void EnterReady(uint32_t g);
   void LeaveReady(uint32_t g);
-  void Queue(uint32_t g);
+  void FilterReady();
   uint32_t PopOldest();
-  void Hold(uint32_t g, int64_t holder);
-  void Unhold(uint32_t g);
-  void Vacate(uint32_t slot);  // in flight or pending -> vacant; counts
-  void FinishGroup(uint32_t g);
-  void FreeGroup(uint32_t g);
-  void ReleaseBatch(BatchState& batch);
   void BuildSelector();
   void TrackPresent();
+  void Hold(uint32_t g, int64_t holder);
+  void Unhold(uint32_t g);
+  // Of a held or retained group: every member is let go, then the group.
+  void LetGo(uint32_t g);
+  void FinishGroup(uint32_t g);
   std::deque<BatchState>::iterator LowerBatch(int64_t sequence);
   std::deque<BatchState>::const_iterator LowerBatch(int64_t sequence) const;
+  std::vector<int64_t> SpareGroups();
+  void KeepSpare(std::vector<int64_t>& groups);
   std::vector<uint32_t> OpenGroups() const;  // that are not whole, by group_id
+  std::vector<uint32_t> AllGroups() const;   // by group_id
   bool ListsPending() const;
   void EncodeGroup(uint32_t g, bool details, ByteWriter& out) const;
+  Status DecodeHead(ByteReader& in);
+  Status DecodeBatches(ByteReader& in, std::map<int64_t, int64_t>& held);
+  Status DecodeAwaited(ByteReader& in, std::map<int64_t, int64_t> held);
+  Status DecodeGroups(ByteReader& in, const std::map<int64_t, int64_t>& held);
+  Status DecodeMember(ByteReader& in, uint32_t s);
 
   GroupStore store_;
   VersionLists versions_;  // of what is pending and held by nobody
@@ -275,7 +285,5 @@ class Table {
   int64_t next_batch_ = 1;
   int64_t hand_out_from_ = 0;  // every batch before it is handed out, trained or retained
 };
-
-inline constexpr int64_t kVanishedGroupsMax = int64_t{1} << 24;
 
 }  // namespace forebay::buffer

@@ -1,10 +1,8 @@
-// Leases of a Table, from Lease to Commit, and how recovery puts them back.
+// Batches of a Table, from Lease to Release, and how recovery puts them back.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
-#include <optional>
-#include <set>
+#include <deque>
 #include <utility>
 #include <vector>
 
@@ -12,100 +10,72 @@
 #include "forebay/base/check.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
+#include "forebay/buffer/table/group_store.h"
 #include "forebay/buffer/table/table.h"
-#include "forebay/trajectory/trajectory.h"
 
 namespace forebay::buffer {
 
-// A leased group is neither ready nor can it become stale.
-void Table::SetBatch(int64_t group_id, Group& group, int64_t batch) {
-  FB_CHECK(group.pending == group_size_, "only whole groups are leased");
-  if ((group.batch != 0) == (batch != 0)) {
-    group.batch = batch;
-    return;
-  }
-  group.batch = batch;
-  if (batch != 0) {
-    ready_.erase(ReadyKey(group_id, group));
-  } else {
-    ready_.insert(ReadyKey(group_id, group));
-  }
-  for (const Member& m : group.members) {
-    const std::pair<int64_t, int64_t> key{m.info.min_version, m.trajectory_id};
-    if (batch != 0) {
-      by_version_.erase(key);
-    } else {
-      by_version_.insert(key);
-    }
-  }
+std::deque<BatchState>::iterator Table::LowerBatch(int64_t sequence) {
+  return std::ranges::lower_bound(batches_, sequence, {}, &BatchState::sequence);
+}
+
+std::deque<BatchState>::const_iterator Table::LowerBatch(int64_t sequence) const {
+  return std::ranges::lower_bound(batches_, sequence, {}, &BatchState::sequence);
 }
 
 const BatchState& Table::Lease(int64_t groups, int64_t learner_version) {
-  FB_CHECK(groups > 0 && groups <= ready_groups(), "a lease of groups that are not there");
-  BatchState batch{.sequence = next_batch_, .learner_version = learner_version};
-  auto oldest = ready_.begin();
-  for (int64_t i = 0; i < groups; ++i) batch.groups.push_back((oldest++)->second);
-  std::ranges::sort(batch.groups);
-  for (const int64_t group_id : batch.groups) {
-    SetBatch(group_id, groups_.at(group_id), batch.sequence);
+  FB_CHECK(groups > 0 && groups <= ready_groups_, "a lease of groups that are not there");
+  BatchState batch{
+      .sequence = next_batch_, .learner_version = learner_version, .groups = SpareGroups()};
+  batch.groups.reserve(static_cast<size_t>(groups));
+  for (int64_t i = 0; i < groups; ++i) {
+    const uint32_t g = PopOldest();
+    Hold(g, batch.sequence);
+    batch.groups.push_back(store_.group(g).group_id);
   }
+  std::ranges::sort(batch.groups);
   ++next_batch_;
-  return batches_[batch.sequence] = std::move(batch);
+  return batches_.emplace_back(std::move(batch));
 }
 
 void Table::UnleaseFrom(int64_t sequence) {
-  for (auto it = batches_.lower_bound(sequence); it != batches_.end(); it = batches_.erase(it)) {
-    FB_CHECK(!it->second.trained, "a trained batch is not given back");
-    for (const int64_t group_id : it->second.groups) SetBatch(group_id, groups_.at(group_id), 0);
+  while (!batches_.empty() && batches_.back().sequence >= sequence && !batches_.back().retained) {
+    FB_CHECK(!batches_.back().trained, "a trained batch is not given back");
+    for (const int64_t group_id : batches_.back().groups) {
+      const uint32_t g = store_.FindGroup(group_id);
+      if (g != kNoIndex) Unhold(g);  // not there: none of its records was found
+    }
+    KeepSpare(batches_.back().groups);
+    batches_.pop_back();
   }
-  next_batch_ = std::min(next_batch_, sequence);
+  SetNextBatch(std::min(next_batch_, std::max(sequence, committed_batch_ + 1)));
+  hand_out_from_ = std::min(hand_out_from_, sequence);
 }
 
 BatchState* Table::NextToHandOut() {
-  for (auto& [sequence, batch] : batches_) {
-    if (!batch.handed_out && !batch.trained) return &batch;
+  for (auto it = LowerBatch(hand_out_from_); it != batches_.end(); ++it) {
+    hand_out_from_ = it->sequence;
+    if (!it->handed_out && !it->trained) return &*it;
   }
   return nullptr;
 }
 
 const BatchState* Table::FindBatch(int64_t sequence) const {
-  const auto it = batches_.find(sequence);
-  return it == batches_.end() ? nullptr : &it->second;
-}
-
-std::vector<TrajectoryPtr> Table::Content(const BatchState& batch) const {
-  std::vector<TrajectoryPtr> content;
-  for (const int64_t group_id : batch.groups) {
-    for (const Member& m : groups_.at(group_id).members) content.push_back(m.info.trajectory);
-  }
-  return content;
-}
-
-std::vector<TrajectoryId> Table::Ids(const BatchState& batch) const {
-  std::vector<TrajectoryId> ids;
-  for (const int64_t group_id : batch.groups) {
-    const Group& group = groups_.at(group_id);
-    for (int32_t i = 0; i < group_size_; ++i) {
-      ids.push_back(IdOf(group_id, i, group.members[static_cast<size_t>(i)]));
-    }
-  }
-  return ids;
+  const auto it = LowerBatch(sequence);
+  return it == batches_.end() || it->sequence != sequence ? nullptr : &*it;
 }
 
 Status Table::MarkTrained(int64_t sequence) {
-  const auto it = batches_.find(sequence);
-  if (it == batches_.end()) {
+  const auto it = LowerBatch(sequence);
+  if (it == batches_.end() || it->sequence != sequence) {
     if (sequence > 0 && sequence <= committed_batch_) return OkStatus();
     return NotFound(fmt::format("batch {} is not leased", sequence));
   }
-  if (it->second.trained) return OkStatus();
-  it->second.trained = true;
-  for (const int64_t group_id : it->second.groups) {
-    // The learner holds what it needs; a crash reads the log again.
-    for (Member& m : groups_.at(group_id).members) ReleaseMemory(m);
-    ledger_.pending -= group_size_;
-    ledger_.trained += group_size_;
-  }
+  if (it->trained) return OkStatus();
+  it->trained = true;
+  const int64_t members = std::ssize(it->groups) * group_size();
+  ledger_.pending -= members;
+  ledger_.trained += members;
   return OkStatus();
 }
 
@@ -114,183 +84,134 @@ Status Table::Commit(int64_t sequence) {
     return FailedPrecondition(
         fmt::format("batch {} was never leased: the last one is {}", sequence, next_batch_ - 1));
   }
-  while (!batches_.empty() && batches_.begin()->first <= sequence) {
-    FB_RETURN_IF_ERROR(MarkTrained(batches_.begin()->first));
-    for (const int64_t group_id : batches_.begin()->second.groups) {
-      for (const Member& m : groups_.at(group_id).members) {
-        ReleaseSegment(m.info.segment);
-        open_.erase(m.trajectory_id);
+  for (auto it = LowerBatch(committed_batch_ + 1); it != batches_.end() && it->sequence <= sequence;
+       ++it) {
+    FB_RETURN_IF_ERROR(MarkTrained(it->sequence));
+    it->retained = true;
+    for (const int64_t group_id : it->groups) {
+      const uint32_t g = store_.FindGroup(group_id);
+      Group& group = store_.group(g);
+      group.flags = group.flags | Group::kRetained;
+      finished_.Insert(group_id);
+      for (uint32_t i = 0; i < store_.group_size(); ++i) {
+        store_.slot(store_.FirstSlot(g) + i).state = SlotState::kRetained;
       }
-      FinishGroup(group_id);
     }
-    batches_.erase(batches_.begin());
   }
   committed_batch_ = std::max(committed_batch_, sequence);
   return OkStatus();
 }
 
+void Table::Release(int64_t sequence) {
+  while (!batches_.empty() && batches_.front().sequence <= sequence && batches_.front().retained) {
+    for (const int64_t group_id : batches_.front().groups) LetGo(store_.FindGroup(group_id));
+    KeepSpare(batches_.front().groups);
+    batches_.pop_front();
+  }
+  released_batch_ = std::max(released_batch_, std::min(sequence, committed_batch_));
+}
+
+Result<int64_t> Table::Uncommit(int64_t to) {
+  if (to >= committed_batch_) return int64_t{0};
+  const auto first = LowerBatch(to + 1), end = LowerBatch(committed_batch_ + 1);
+  if (to < 0 || end - first != committed_batch_ - to) {
+    return FailedPrecondition(
+        fmt::format("batches {} to {} cannot be taken back: {} of them are still there", to + 1,
+                    committed_batch_, end - first));
+  }
+  for (auto it = first; it != end; ++it) {
+    it->trained = it->retained = it->handed_out = false;
+    it->replay = true;
+    const int64_t members = std::ssize(it->groups) * group_size();
+    ledger_.pending += members;
+    ledger_.trained -= members;
+    for (const int64_t group_id : it->groups) {
+      const uint32_t g = store_.FindGroup(group_id);
+      Group& group = store_.group(g);
+      group.flags = group.flags & ~Group::kRetained;
+      finished_.Erase(group_id);
+      for (uint32_t i = 0; i < store_.group_size(); ++i) {
+        store_.slot(store_.FirstSlot(g) + i).state = SlotState::kPending;
+      }
+    }
+  }
+  const int64_t back = committed_batch_ - to;
+  SetCommitted(to);
+  hand_out_from_ = std::min(hand_out_from_, to);
+  return back;
+}
+
+// Numbers of batches that are still there are not given again.
+void Table::SetNextBatch(int64_t sequence) {
+  next_batch_ = batches_.empty() ? sequence : std::max(sequence, batches_.back().sequence + 1);
+}
+
+void Table::SetCommitted(int64_t sequence) {
+  committed_batch_ = sequence;
+  released_batch_ = std::min(released_batch_, sequence);
+}
+
 Status Table::ReplayLease(int64_t sequence, int64_t learner_version,
                           const std::vector<int64_t>& ids) {
-  UnleaseFrom(sequence);
-  std::set<int64_t> groups;
-  size_t found = 0;
-  for (const int64_t id : ids) {
-    const auto place = open_.find(id);
-    if (place == open_.end()) continue;
-    const Group& group = groups_.at(place->second.group_id);
-    if (group.pending != group_size_ || group.batch != 0) continue;
-    groups.insert(place->second.group_id);
-    ++found;
+  if (sequence <= committed_batch_) {
+    return FailedPrecondition(
+        fmt::format("batch {} is committed: it is not leased again", sequence));
   }
-  if (sequence <= committed_batch_ || found != ids.size() || found == 0 ||
-      found != groups.size() * static_cast<size_t>(group_size_)) {
+  UnleaseFrom(sequence);
+  if (!batches_.empty() && batches_.back().sequence >= sequence) {
+    return FailedPrecondition(
+        fmt::format("batch {} is retained: it is not leased again", sequence));
+  }
+  std::vector<int64_t> distinct = ids;
+  std::ranges::sort(distinct);
+  distinct.erase(std::ranges::unique(distinct).begin(), distinct.end());
+  std::vector<int64_t> groups;  // one for each member that was found
+  for (const int64_t id : distinct) {
+    const uint32_t s = store_.FindSlot(id);
+    if (s == kNoIndex) continue;
+    const Group& group = store_.group(store_.GroupOfSlot(s));
+    if (IsReady(group)) groups.push_back(group.group_id);
+  }
+  const size_t found = groups.size();
+  std::ranges::sort(groups);
+  groups.erase(std::ranges::unique(groups).begin(), groups.end());
+  if (found == 0 || found != ids.size() || found != groups.size() * store_.group_size()) {
     return FailedPrecondition(
         fmt::format("batch {} has {} trajectories of which {} are pending in whole groups",
                     sequence, ids.size(), found));
   }
-  for (const int64_t group_id : groups) SetBatch(group_id, groups_.at(group_id), sequence);
-  batches_[sequence] = {.sequence = sequence,
-                        .learner_version = learner_version,
-                        .groups = {groups.begin(), groups.end()},
-                        .handed_out = true};
+  for (const int64_t group_id : groups) Hold(store_.FindGroup(group_id), sequence);
+  batches_.push_back({.sequence = sequence,
+                      .learner_version = learner_version,
+                      .groups = std::move(groups),
+                      .handed_out = true});
   next_batch_ = sequence + 1;
   return OkStatus();
 }
 
-bool Table::Uncommit(const std::vector<std::pair<TrajectoryId, PendingInfo>>& members) {
-  std::set<int32_t> distinct;
-  for (const auto& [id, info] : members) distinct.insert(id.member);
-  if (members.size() != static_cast<size_t>(group_size_) || distinct.size() != members.size() ||
-      *distinct.begin() != 0 || *distinct.rbegin() != group_size_ - 1 ||
-      ledger_.trained < group_size_) {
+bool Table::Consume(int64_t group_id) {
+  const uint32_t g = store_.FindGroup(group_id);
+  if (g == kNoIndex || store_.group(g).holder != 0 ||
+      (store_.group(g).flags & Group::kRetained) != 0) {
     return false;
   }
-  const int64_t group_id = members[0].first.group_id;
-  if (!finished_.Contains(group_id)) return false;
-  finished_.Erase(group_id);
-  Group& group = groups_[group_id];
-  group.members.resize(members.size());
-  for (const auto& [id, info] : members) {
-    group.members[static_cast<size_t>(id.member)] = {.state = State::kPending,
-                                                     .attempt = id.attempt,
-                                                     .trajectory_id = id.trajectory_id,
-                                                     .task_id = id.task_id,
-                                                     .info = info};
-    open_[id.trajectory_id] = {group_id, id.member};
-    --ledger_.trained;
-    EnterPending(group_id, id.member);
-  }
-  return true;
-}
-
-bool Table::Consume(int64_t group_id) {
-  const auto it = groups_.find(group_id);
-  if (it == groups_.end() || it->second.batch != 0) return false;
-  for (int32_t i = 0; i < group_size_; ++i) {
-    Member& m = it->second.members[static_cast<size_t>(i)];
-    if (m.state == State::kVacant) continue;
-    if (m.state == State::kPending) {
-      LeavePending(group_id, i);
-    } else {
-      --ledger_.in_flight;
-    }
-    m.state = State::kVacant;
-    open_.erase(m.trajectory_id);
+  for (uint32_t i = 0; i < store_.group_size(); ++i) {
+    const uint32_t s = store_.FirstSlot(g) + i;
+    if (store_.slot(s).state == SlotState::kVacant) continue;
+    Vacate(s);
     ++ledger_.trained;
   }
-  FinishGroup(group_id);
-  return true;
-}
-
-std::optional<int64_t> Table::GroupOf(int64_t trajectory_id) const {
-  const auto place = open_.find(trajectory_id);
-  if (place == open_.end()) return std::nullopt;
-  return place->second.group_id;
-}
-
-bool Table::Fill(int64_t trajectory_id, PendingInfo info) {
-  const auto place = open_.find(trajectory_id);
-  if (place == open_.end()) return false;
-  Group& group = groups_.at(place->second.group_id);
-  Member& m = group.members[static_cast<size_t>(place->second.member)];
-  // The version orders sets that this must not disturb.
-  if (m.state != State::kPending || m.info.min_version != info.min_version) return false;
-  memory_bytes_ += info.memory_bytes - m.info.memory_bytes;
-  m.info.memory_bytes = info.memory_bytes;
-  m.info.trajectory = std::move(info.trajectory);
+  FinishGroup(g);
   return true;
 }
 
 void Table::MarkReplays() {
-  for (auto& [sequence, batch] : batches_) {
+  for (BatchState& batch : batches_) {
+    if (batch.retained) continue;
     batch.replay = true;
     batch.handed_out = false;
   }
-}
-
-void Table::DropTrajectories() {
-  for (auto& [group_id, group] : groups_) {
-    for (Member& m : group.members) ReleaseMemory(m);
-  }
-}
-
-std::vector<TrajectoryId> Table::InFlightIds() const {
-  std::vector<TrajectoryId> ids;
-  for (const auto& [group_id, group] : groups_) {
-    for (int32_t i = 0; i < group_size_; ++i) {
-      const Member& m = group.members[static_cast<size_t>(i)];
-      if (m.state == State::kInFlight) ids.push_back(IdOf(group_id, i, m));
-    }
-  }
-  return ids;
-}
-
-std::optional<TrajectoryId> Table::Occupant(int64_t group_id, int32_t member) const {
-  const auto group = groups_.find(group_id);
-  if (group == groups_.end() || member < 0 || member >= group_size_) return std::nullopt;
-  const Member& m = group->second.members[static_cast<size_t>(member)];
-  if (m.state == State::kVacant) return std::nullopt;
-  return IdOf(group_id, member, m);
-}
-
-std::vector<TrajectoryId> Table::PendingIds() const {
-  std::vector<TrajectoryId> ids;
-  for (const auto& [group_id, group] : groups_) {
-    for (int32_t i = 0; i < group_size_; ++i) {
-      const Member& m = group.members[static_cast<size_t>(i)];
-      if (m.state == State::kPending) ids.push_back(IdOf(group_id, i, m));
-    }
-  }
-  return ids;
-}
-
-std::vector<MissingMember> Table::Missing() const {
-  std::vector<MissingMember> missing;
-  for (const auto& [group_id, group] : groups_) {
-    // A member that was never dispatched plays the task of its group.
-    int64_t task_id = 0;
-    for (const Member& m : group.members) {
-      if (m.attempt >= 0) task_id = m.task_id;
-    }
-    for (int32_t i = 0; i < group_size_; ++i) {
-      const Member& m = group.members[static_cast<size_t>(i)];
-      if (m.state != State::kVacant) continue;
-      missing.push_back({.group_id = group_id,
-                         .member = i,
-                         .next_attempt = m.attempt + 1,
-                         .task_id = m.attempt >= 0 ? m.task_id : task_id});
-    }
-  }
-  return missing;
-}
-
-int64_t Table::next_group_id() const {
-  const int64_t open = groups_.empty() ? -1 : std::prev(groups_.end())->first;
-  return std::max(open, finished_.Max()) + 1;
-}
-
-int64_t Table::BatchOf(const TrajectoryId& id) const {
-  return Find(id) == nullptr ? 0 : groups_.at(id.group_id).batch;
+  hand_out_from_ = 0;
 }
 
 }  // namespace forebay::buffer

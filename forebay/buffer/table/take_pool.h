@@ -22,7 +22,7 @@ struct TakeState {
 class TakePool {
  public:
   // More takes at a time than anybody holds.
-  static constexpr int kPlaceBits = 22;
+  static constexpr int kPlaceBits = 20;
   static constexpr int64_t kTakesMax = int64_t{1} << kPlaceBits;
 
   bool HasRoom() const { return !free_.empty() || std::ssize(takes_) < kTakesMax; }
