@@ -71,6 +71,7 @@ struct Ledger {
 struct BufferStats {
   int64_t ready_groups = 0;    // complete, not leased
   int64_t partial_groups = 0;  // some members pending
+  int64_t pending_bytes = 0;  // encoded, not consumed
   int64_t memory_bytes = 0, disk_bytes = 0, segments = 0;
   int64_t appends = 0, flushes = 0;
   int64_t duplicates = 0;          // appends of what was there

@@ -205,4 +205,33 @@ std::optional<TrajectoryId> PeekId(std::string_view bytes) {
   return id;
 }
 
+std::optional<TrajectorySummary> PeekSummary(std::string_view bytes) {
+  const std::optional<TrajectoryId> id = PeekId(bytes);
+  if (!id) return std::nullopt;
+  TrajectorySummary summary{.id = *id};
+  ByteReader in(bytes);
+  in.GetRaw(6);
+  const auto outcome = in.Get<uint8_t>();
+  if (outcome >= kOutcomes || in.Get<uint8_t>() != 0) return std::nullopt;
+  summary.outcome = static_cast<Outcome>(outcome);
+  summary.tokens = in.Get<uint32_t>();
+  summary.loss_tokens = in.Get<uint32_t>();
+  const auto versions = in.Get<uint32_t>();
+  in.GetRaw(kFixedBytes - 8 - 3 * sizeof(uint32_t));
+  in.GetString();
+  // Tokens, mask and log-probabilities are stepped over.
+  const auto tokens = static_cast<size_t>(summary.tokens);
+  in.GetRaw(tokens * sizeof(int32_t) + (tokens + 7) / 8 +
+            static_cast<size_t>(summary.loss_tokens) * sizeof(float));
+  if (!in.Fits(versions, sizeof(int64_t) + sizeof(int32_t))) return std::nullopt;
+  for (uint32_t i = 0; i < versions; ++i) {
+    const auto version = in.Get<int64_t>();
+    if (version < 0) return std::nullopt;
+    if (i == 0 || version < summary.min_version) summary.min_version = version;
+  }
+  in.GetRaw(versions * sizeof(int32_t));
+  if (!in.ok()) return std::nullopt;
+  return summary;
+}
+
 }  // namespace forebay

@@ -97,5 +97,28 @@ TEST(CodecDeathTest, EncodeRefusesOurOwnBugs) {
   EXPECT_DEATH(Encode(t), "columns differ in length");
 }
 
+TEST(Codec, ASummaryIsWhatTheWholeSays) {
+  Rng rng(5);
+  for (int i = 0; i < 300; ++i) {
+    const Trajectory t = RandomTrajectory(rng);
+    const std::string bytes = Encode(t);
+    const auto summary = PeekSummary(bytes);
+    ASSERT_TRUE(summary.has_value());
+    EXPECT_EQ(summary->id, t.id);
+    EXPECT_EQ(summary->outcome, t.outcome);
+    EXPECT_EQ(summary->tokens, static_cast<int64_t>(t.tokens.size()));
+    EXPECT_EQ(summary->loss_tokens, t.loss_tokens());
+    EXPECT_EQ(summary->min_version, t.min_version());
+    // Cut anywhere: nothing, or the same.
+    for (size_t n = 0; n < bytes.size(); n += 1 + n / 8) {
+      const auto cut = PeekSummary(std::string_view(bytes).substr(0, n));
+      if (cut) {
+        EXPECT_EQ(cut->min_version, t.min_version());
+      }
+    }
+  }
+  EXPECT_FALSE(PeekSummary(std::string(200, '\xff')).has_value());
+}
+
 }  // namespace
 }  // namespace forebay

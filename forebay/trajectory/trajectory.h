@@ -113,6 +113,17 @@ Result<Trajectory> Decode(std::string_view bytes);
 // one. For damaged records: the rest need not be valid.
 std::optional<TrajectoryId> PeekId(std::string_view bytes);
 
+// What an encoding says about itself, from its fixed part and its version runs: whoever stores it
+// needs no more. Only the places are checked, not the columns (Decode does that).
+struct TrajectorySummary {
+  TrajectoryId id;
+  Outcome outcome = Outcome::kDone;
+  int64_t tokens = 0, loss_tokens = 0;
+  int64_t min_version = -1;  // of the loss tokens; -1 if there are none
+};
+// nullopt: not an encoding, or cut before its version runs end.
+std::optional<TrajectorySummary> PeekSummary(std::string_view bytes);
+
 // What the coordinator hands an actor: run this episode.
 struct Assignment {
   TrajectoryId id;

@@ -1,11 +1,12 @@
 #include "forebay/buffer/core/core.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -13,23 +14,30 @@
 #include "fmt/core.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/mutex.h"
+#include "forebay/base/rng.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
-#include "forebay/buffer/core/mirror.h"
 #include "forebay/buffer/core/recover.h"
 #include "forebay/buffer/log/file.h"
+#include "forebay/buffer/log/log.h"
 #include "forebay/buffer/log/record.h"
-#include "forebay/buffer/log/writer.h"
+#include "forebay/buffer/log/segment.h"
+#include "forebay/buffer/log/state_file.h"
 #include "forebay/buffer/table/table.h"
 #include "forebay/trajectory/trajectory.h"
 
 namespace forebay::buffer {
 namespace {
 
-constexpr auto kIdle = std::chrono::hours(1);
-// With fewer, the active segment could fill the disk alone and never be recycled.
+// One that is written, one that is kept for notes, one that comes next, one that is recycled.
 constexpr int64_t kSegmentsMin = 4;
-constexpr int64_t kRecordBytesLimit = int64_t{1} << 31;
+constexpr int64_t kSegmentBytesMin = int64_t{64} << 10;
+// An offset in a segment is 32 bits of 64 bytes.
+constexpr int64_t kSegmentBytesMax = int64_t{1} << 37;
+// In memory, small ones: what was just read is still in the cache when it is written again.
+constexpr int64_t kMemorySegmentBytes = int64_t{4} << 20;
+
+int64_t RoundDown(int64_t bytes, int64_t to) { return bytes / to * to; }
 
 }  // namespace
 
@@ -37,21 +45,23 @@ Core::Core(const BufferOptions& options, BufferListener listener, Table table, b
     : options_(options),
       listener_(std::move(listener)),
       manual_(manual),
-      table_(std::move(table)) {}
+      table_(std::move(table)),
+      rng_(manual ? 1 : static_cast<uint64_t>(WallMicros())) {}
 
 Status Core::CheckOptions(const BufferOptions& options) {
-  if (options.group_size < 1) {
-    return InvalidArgument(fmt::format("group_size is {}: at least 1", options.group_size));
+  if (options.group_size < 1 || options.group_size > kMemberMax + 1) {
+    return InvalidArgument(
+        fmt::format("group_size is {}: 1 to {}", options.group_size, kMemberMax + 1));
   }
   if (options.max_staleness < 0) {
     return InvalidArgument(fmt::format("max_staleness is {}: at least 0", options.max_staleness));
   }
-  if (options.segment_bytes < 1 || options.memory_bytes_max < 1 || options.disk_bytes_max < 1 ||
-      options.record_bytes_max < 1 || options.record_bytes_max > kRecordBytesLimit) {
+  if (options.segment_bytes < 1 || options.segment_bytes > kSegmentBytesMax ||
+      options.memory_bytes_max < 1 || options.disk_bytes_max < 1 || options.record_bytes_max < 1) {
     return InvalidArgument(
-        fmt::format("segment_bytes, memory_bytes_max and disk_bytes_max must be positive, "
-                    "record_bytes_max within 1 to {}",
-                    kRecordBytesLimit));
+        fmt::format("memory_bytes_max, disk_bytes_max and record_bytes_max must be positive, "
+                    "segment_bytes within 1 to {}",
+                    kSegmentBytesMax));
   }
   if (options.durability != Durability::kMemory && options.folder.empty()) {
     return InvalidArgument("a durable buffer needs a folder");
@@ -59,14 +69,27 @@ Status Core::CheckOptions(const BufferOptions& options) {
   return OkStatus();
 }
 
+// Segments as large as asked for, but enough of them; records that fit.
+static BufferOptions Fitted(BufferOptions options) {
+  const bool memory = options.durability == Durability::kMemory;
+  const int64_t limit = memory ? options.memory_bytes_max : options.disk_bytes_max;
+  int64_t bytes = std::min(options.segment_bytes, limit / kSegmentsMin);
+  if (memory) {
+    bytes = std::min(bytes, std::max(kMemorySegmentBytes, 2 * options.record_bytes_max));
+  }
+  options.segment_bytes = std::max(kSegmentBytesMin, RoundDown(bytes, kBlockBytes));
+  // Fewer than these and nothing would ever be recycled.
+  (memory ? options.memory_bytes_max : options.disk_bytes_max) =
+      std::max(limit, kSegmentsMin * options.segment_bytes);
+  return options;
+}
+
 Result<std::unique_ptr<Core>> Core::Open(FileSystem* files, const BufferOptions& asked,
                                          int64_t committed_batch, BufferListener listener,
                                          Recovery* recovery, bool manual) {
   FB_RETURN_IF_ERROR(CheckOptions(asked));
   if (committed_batch < 0) return InvalidArgument("committed_batch is negative");
-  BufferOptions options = asked;
-  options.segment_bytes =
-      std::max<int64_t>(1, std::min(options.segment_bytes, options.disk_bytes_max / kSegmentsMin));
+  const BufferOptions options = Fitted(asked);
   Recovery report;
   std::unique_ptr<Core> core;
   if (options.durability == Durability::kMemory) {
@@ -74,14 +97,21 @@ Result<std::unique_ptr<Core>> Core::Open(FileSystem* files, const BufferOptions&
     table.SetCommitted(committed_batch);
     table.SetNextBatch(committed_batch + 1);
     core.reset(new Core(options, std::move(listener), std::move(table), manual));
+    FB_RETURN_IF_ERROR(core->StartLog(files, Recovered(options.group_size)));
   } else {
     FB_RETURN_IF_ERROR(files->MakeFolder(options.folder));
     FB_ASSIGN_OR_RETURN(std::unique_ptr<FolderLock> lock, files->Lock(options.folder));
-    FB_ASSIGN_OR_RETURN(Recovered recovered, Recover(*files, options, committed_batch));
+    auto states = std::make_unique<StateFiles>(files, options.folder,
+                                               options.durability == Durability::kSync);
+    FB_ASSIGN_OR_RETURN(Recovered recovered, Recover(*files, *states, options, committed_batch));
     report = recovered.report;
-    core.reset(new Core(options, std::move(listener), recovered.table, manual));
+    core.reset(new Core(options, std::move(listener), std::move(recovered.table), manual));
     core->folder_lock_ = std::move(lock);
+    core->states_ = std::move(states);
     FB_RETURN_IF_ERROR(core->StartLog(files, std::move(recovered)));
+    // Everything that recovery decided is durable before anybody builds on it.
+    FB_RETURN_IF_ERROR(core->WriteState());
+    core->Maintain();
   }
   if (!manual) core->keeper_ = std::thread([c = core.get()] { c->Keep(); });
   if (recovery != nullptr) *recovery = std::move(report);
@@ -89,32 +119,32 @@ Result<std::unique_ptr<Core>> Core::Open(FileSystem* files, const BufferOptions&
 }
 
 Status Core::StartLog(FileSystem* files, Recovered recovered) {
-  recovered.table.DropTrajectories();
-  mirror_ = std::make_unique<TableMirror>(std::move(recovered.table));
-  LogWriterOptions log{.folder = options_.folder,
-                       .sync = options_.durability == Durability::kSync,
-                       .segment_bytes = options_.segment_bytes,
-                       .disk_bytes_max = options_.disk_bytes_max,
-                       .group_size = options_.group_size,
-                       .last_sequence = recovered.last_sequence,
-                       .next_segment = recovered.next_segment,
-                       .segments = std::move(recovered.segments),
-                       .manual = manual_};
-  writer_ = std::make_unique<LogWriter>(
-      files, mirror_.get(), log, [this](const Status& why) { OnLogFailure(why); },
-      [this] { OnRoom(); });
-  return writer_->Start();
+  LogOptions log{.folder = options_.folder,
+                 .durability = options_.durability,
+                 .segment_bytes = options_.segment_bytes,
+                 .memory_bytes_max = options_.memory_bytes_max,
+                 .disk_bytes_max = options_.disk_bytes_max,
+                 .group_size = options_.group_size,
+                 .last_sequence = recovered.last_sequence,
+                 .next_number = recovered.next_number,
+                 .next_file_id = recovered.next_file_id,
+                 .segments = std::move(recovered.segments),
+                 .manual = manual_};
+  FB_ASSIGN_OR_RETURN(log_, Log::Open(files, log,
+                                      {.on_acknowledged = [this] { Publish(); },
+                                       .on_failure = [this](const Status& why) { OnLogFailure(why); },
+                                       .on_work = [this] { Signal(); }}));
+  return OkStatus();
 }
 
 Core::~Core() {
+  if (log_ == nullptr) return;  // it was never opened
   Close();
-  {
-    MutexLock lock(mutex_);
-    stop_keeper_ = true;
-    keeper_wake_.NotifyAll();
-  }
+  stop_keeper_ = true;
+  Signal();
   if (keeper_.joinable()) keeper_.join();
-  writer_.reset();  // its last callbacks still find this object whole
+  if (logged() && log_->failed().ok()) WriteState().ok();  // only the next start's time is at stake
+  log_.reset();  // its last callbacks still find this object whole
 }
 
 void Core::Run(Calls& calls) {
@@ -128,33 +158,30 @@ Status Core::RefusalLocked() const {
   return OkStatus();
 }
 
-void Core::Submit(RecordType type, std::string payload) {
-  if (writer_ == nullptr) return;
-  LogEntry entry;
-  entry.header.type = type;
-  entry.payload = std::move(payload);
-  writer_->Submit(std::move(entry));
+void Core::Note(RecordHeader header, std::string_view payload, Done done) {
+  if (logged()) log_->Note(header, payload, std::move(done));
 }
 
 Status Core::Dispatch(const TrajectoryId& id) {
   MutexLock lock(mutex_);
   FB_RETURN_IF_ERROR(RefusalLocked());
   FB_RETURN_IF_ERROR(table_.Dispatch(id));
-  Submit(RecordType::kDispatch, EncodeDispatch(id));
+  RecordHeader header{.type = RecordType::kDispatch};
+  header.SetId(id);
+  Note(header);
   return OkStatus();
 }
 
-// What follows a rejection that the table has made: the log, the listener, and those who wait for
-// room.
+// What follows a rejection that the table has made: the log and the listener.
 void Core::NoteRejected(const std::vector<TrajectoryId>& ids, RejectReason reason, Calls& calls) {
-  if (ids.empty()) return;
-  Submit(RecordType::kReject, EncodeReject({.reason = reason, .ids = ids}));
-  if (reason != RejectReason::kClosed && listener_.on_rejected) {
-    for (const TrajectoryId& id : ids) {
+  for (const TrajectoryId& id : ids) {
+    RecordHeader header{.type = RecordType::kReject, .code = static_cast<uint8_t>(reason)};
+    header.SetId(id);
+    Note(header);
+    if (reason != RejectReason::kClosed && listener_.on_rejected) {
       calls.emplace_back([this, id, reason] { listener_.on_rejected(id, reason); });
     }
   }
-  Admit(calls);
 }
 
 Status Core::Reject(const TrajectoryId& id, RejectReason reason) {
@@ -167,11 +194,11 @@ Status Core::Reject(const TrajectoryId& id, RejectReason reason) {
     NoteRejected({id}, reason, calls);
   }
   Run(calls);
+  Admit(calls);
   return OkStatus();
 }
 
 Status Core::CloseGroup(int64_t group_id) {
-  Calls calls;
   Status status;
   {
     MutexLock lock(mutex_);
@@ -179,254 +206,68 @@ Status Core::CloseGroup(int64_t group_id) {
     std::vector<TrajectoryId> closed;
     status = table_.CloseGroup(group_id, &closed);
     if (status.code() == StatusCode::kFailedPrecondition) return status;
-    Submit(RecordType::kCloseGroup, EncodeNumber(group_id));
-    learner_.NotifyAll();  // it may have been the group that a lease waits for
-    Admit(calls);
+    Note({.type = RecordType::kCloseGroup, .group_id = group_id});
+    readers_.NotifyAll();  // it may have been the group that a lease waits for
   }
-  Run(calls);
+  Calls calls;
+  Admit(calls);
   return status;
 }
 
-// ---- appends
-
-void Core::EndWithoutTraining(const TrajectoryId& id, RejectReason reason, const Done& done) {
-  Status status = Reject(id, reason);
-  if (status.code() == StatusCode::kNotFound) {
+void Core::Pause(bool appends, bool readers) {
+  {
     MutexLock lock(mutex_);
-    table_.CountLate();
+    appends_paused_ = appends;
+    readers_paused_ = readers;
+    readers_.NotifyAll();
   }
-  if (done) done(status);
+  Calls calls;
+  Admit(calls);
 }
 
-void Core::Append(Trajectory trajectory, TimePoint deadline, Done done) {
-  if (!done) done = [](const Status&) {};
-  if (const Status valid = Validate(trajectory); !valid.ok()) {
-    done(valid.WithContext(fmt::format("trajectory {}", trajectory.id.trajectory_id)));
-    return;
-  }
-  const TrajectoryId id = trajectory.id;
-  if (!Trains(trajectory.outcome)) return EndWithoutTraining(id, RejectReason::kOutcome, done);
-  if (trajectory.min_version() < 0)
-    return EndWithoutTraining(id, RejectReason::kNoLossTokens, done);
-
-  Waiting waiting{.id = id,
-                  .min_version = trajectory.min_version(),
-                  .memory_bytes = MemoryBytes(trajectory),
-                  .since = Now(),
-                  .deadline = deadline,
-                  .done = std::move(done)};
-  if (writer_ != nullptr && waiting.memory_bytes <= 2 * options_.record_bytes_max) {
-    waiting.encoded = Encode(trajectory);
-  }
-  const int64_t bytes = std::max<int64_t>(static_cast<int64_t>(waiting.encoded.size()),
-                                          waiting.encoded.empty() ? waiting.memory_bytes : 0);
-  if (bytes > options_.record_bytes_max) {
-    waiting.done(InvalidArgument(fmt::format(
-        "trajectory {} has {} bytes, record_bytes_max is {}: shorten the episode or raise it",
-        id.trajectory_id, bytes, options_.record_bytes_max)));
-    return;
-  }
-  waiting.trajectory = std::make_shared<const Trajectory>(std::move(trajectory));
+void Core::Unblock(const std::string& reason) {
   Calls calls;
   {
     MutexLock lock(mutex_);
-    Status refusal = RefusalLocked();
-    if (refusal.ok() && (!table_.InFlight(id) || appending_.count(id.trajectory_id) > 0)) {
-      table_.CountLate();
-      refusal =
-          NotFound(fmt::format("attempt {} (group {}, member {}) is not in flight: dropped as late",
-                               id.trajectory_id, id.group_id, id.member));
-    }
-    if (refusal.ok()) {
-      appending_.insert(id.trajectory_id);
-      waiting_.push_back(std::move(waiting));
-      Admit(calls);
-      if (!waiting_.empty()) {
-        keeper_wake_.NotifyAll();
-        learner_.NotifyAll();  // see CanLease
-      }
-    } else {
-      calls.emplace_back([done = std::move(waiting.done), refusal] { done(refusal); });
-    }
+    ++unblocked_;
+    unblock_reason_ = reason;
+    FailWaiting(Unavailable("unblocked: " + reason), calls);
+    readers_.NotifyAll();
   }
   Run(calls);
 }
 
-// Lets waiting appends go on, in order, as far as there is room.
-void Core::Admit(Calls& calls) {
-  while (!waiting_.empty()) {
-    Waiting& next = waiting_.front();
-    if (!table_.InFlight(next.id)) {  // rejected while it waited
-      table_.CountLate();
-      appending_.erase(next.id.trajectory_id);
-      calls.emplace_back(
-          [done = std::move(next.done)] { done(NotFound("the attempt ended while it waited")); });
-      waiting_.pop_front();
-      continue;
-    }
-    const int64_t held = table_.memory_bytes() + writing_memory_;
-    if (held > 0 && held + next.memory_bytes > options_.memory_bytes_max) return;
-    if (writer_ != nullptr) {
-      const int64_t record = RecordBytes(next.encoded.size());
-      if (disk_blocked_) return;
-      if (writing_disk_ > 0 && writing_disk_ + record > writer_->room_bytes()) return;
-    }
-    append_wait_seconds_ += Seconds(Now() - next.since);
-    Waiting waiting = std::move(next);
-    waiting_.pop_front();
-    if (writer_ != nullptr) {
-      Write(std::move(waiting));
-    } else {
-      Finish(waiting,
-             {.min_version = waiting.min_version,
-              .memory_bytes = waiting.memory_bytes,
-              .trajectory = waiting.trajectory},
-             calls);
-    }
-  }
+std::vector<GroupInfo> Core::Inspect(int64_t from_group_id, int64_t limit) const {
+  MutexLock lock(mutex_);
+  return table_.Inspect(from_group_id, limit);
 }
 
-void Core::Write(Waiting waiting) {
-  writing_memory_ += waiting.memory_bytes;
-  writing_disk_ += RecordBytes(waiting.encoded.size());
-  LogEntry entry;
-  entry.header = {.type = RecordType::kTrajectory,
-                  .member = waiting.id.member,
-                  .attempt = waiting.id.attempt,
-                  .trajectory_id = waiting.id.trajectory_id,
-                  .group_id = waiting.id.group_id,
-                  .min_version = waiting.min_version};
-  entry.payload = std::move(waiting.encoded);
-  entry.respects_limit = true;
-  const auto record = RecordBytes(entry.payload.size());
-  auto shared = std::make_shared<Waiting>(std::move(waiting));
-  entry.done = [this, shared, record](const Status& status) {
-    {
-      MutexLock lock(mutex_);
-      writing_disk_ -= record;
-    }
-    OnWritten(shared, status);
-  };
-  writer_->Submit(std::move(entry));
+Ledger Core::ledger() const {
+  MutexLock lock(mutex_);
+  return table_.ledger();
 }
 
-// On the writer's thread.
-void Core::OnWritten(const std::shared_ptr<Waiting>& waiting, const Status& status) {
-  Calls calls;
-  {
-    MutexLock lock(mutex_);
-    writing_memory_ -= waiting->memory_bytes;
-    if (status.ok()) {
-      Finish(*waiting,
-             {.min_version = waiting->min_version,
-              .memory_bytes = waiting->memory_bytes,
-              .trajectory = waiting->trajectory},
-             calls);
-    } else if (IsNoRoom(status) && !closed_ && failed_.ok()) {
-      disk_blocked_ = true;
-      waiting->encoded = Encode(*waiting->trajectory);
-      waiting->since = Now();
-      waiting_.push_front(std::move(*waiting));
-      keeper_wake_.NotifyAll();
-    } else {
-      appending_.erase(waiting->id.trajectory_id);
-      calls.emplace_back([done = std::move(waiting->done), status] { done(status); });
-    }
-    Admit(calls);
-  }
-  Run(calls);
-}
-
-// The trajectory is durable: it becomes pending, unless its attempt was ended meanwhile.
-void Core::Finish(Waiting& waiting, PendingInfo info, Calls& calls) {
-  appending_.erase(waiting.id.trajectory_id);
-  const Status status = table_.Pend(waiting.id, std::move(info));
-  if (status.ok()) {
-    ++appends_;
-    learner_.NotifyAll();
-    if (listener_.on_pending) {
-      calls.emplace_back([this, id = waiting.id] { listener_.on_pending(id); });
-    }
-  } else {
-    table_.CountLate();
-  }
-  calls.emplace_back([done = std::move(waiting.done), status] { done(status); });
-}
-
-void Core::FailWaiting(const Status& why, Calls& calls) {
-  for (Waiting& w : waiting_) {
-    appending_.erase(w.id.trajectory_id);
-    calls.emplace_back([done = std::move(w.done), why] { done(why); });
-  }
-  waiting_.clear();
-}
-
-void Core::OnRoom() {
-  Calls calls;
-  {
-    MutexLock lock(mutex_);
-    disk_blocked_ = false;
-    Admit(calls);
-  }
-  Run(calls);
-}
-
-void Core::OnLogFailure(const Status& why) {
-  Calls calls;
-  {
-    MutexLock lock(mutex_);
-    failed_ = why;
-    FailWaiting(why, calls);
-    learner_.NotifyAll();
-  }
-  Run(calls);
-  if (listener_.on_failure) listener_.on_failure(why);
-}
-
-std::string Core::RoomText() const {
-  return fmt::format("{} of {} bytes of memory and {} of {} bytes of disk are taken: {}",
-                     table_.memory_bytes() + writing_memory_, options_.memory_bytes_max,
-                     writer_ == nullptr ? 0 : writer_->stats().disk_bytes, options_.disk_bytes_max,
-                     table_.Describe());
-}
-
-void Core::SweepDeadlines(TimePoint now) {
-  Calls calls;
-  {
-    MutexLock lock(mutex_);
-    for (auto it = waiting_.begin(); it != waiting_.end();) {
-      if (it->deadline > now) {
-        ++it;
-        continue;
-      }
-      append_wait_seconds_ += Seconds(now - it->since);
-      appending_.erase(it->id.trajectory_id);
-      calls.emplace_back([done = std::move(it->done),
-                          why = DeadlineExceeded(fmt::format("the buffer stayed full: {}",
-                                                             RoomText()))] { done(why); });
-      it = waiting_.erase(it);
-    }
-    Admit(calls);  // the one that was first may have been the largest
-  }
-  Run(calls);
-}
-
-void Core::Keep() {
-  while (true) {
-    {
-      MutexLock lock(mutex_);
-      TimePoint until = Now() + kIdle;
-      for (const Waiting& w : waiting_) until = std::min(until, w.deadline);
-      if (!stop_keeper_ && until > Now()) keeper_wake_.WaitUntil(mutex_, until);
-      if (stop_keeper_) return;
-    }
-    SweepDeadlines(Now());
-  }
+BufferStats Core::stats() const {
+  const LogStats log = log_->stats();
+  MutexLock lock(mutex_);
+  return {.ready_groups = table_.ready_groups(),
+          .partial_groups = table_.partial_groups(),
+          .pending_bytes = table_.pending_bytes(),
+          .memory_bytes = log.memory_bytes,
+          .disk_bytes = logged() ? log.disk_bytes : 0,
+          .segments = log.segments,
+          .appends = appends_,
+          .flushes = log.flushes,
+          .duplicates = duplicates_,
+          .taken_groups = table_.taken_groups(),
+          .expired_takes = expired_takes_,
+          .append_wait_seconds = append_wait_seconds_};
 }
 
 void Core::Pump() {
-  if (writer_ != nullptr) writer_->Pump();
-  SweepDeadlines(Now());
+  log_->Pump();
+  Maintain();
+  log_->Pump();
 }
 
 void Core::Close() {
@@ -436,11 +277,11 @@ void Core::Close() {
     if (!closed_) {
       closed_ = true;
       FailWaiting(Unavailable("the buffer is closed"), calls);
-      learner_.NotifyAll();
+      readers_.NotifyAll();
     }
   }
   Run(calls);
-  if (writer_ != nullptr) writer_->Flush().ok();  // a failure was told through on_failure
+  log_->Flush().ok();  // a failure was told through on_failure
 }
 
 }  // namespace forebay::buffer

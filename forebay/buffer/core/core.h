@@ -1,28 +1,33 @@
-// Core: the Buffer over a Table and, unless it is in memory only, a LogWriter.
+// Core: the Buffer over a Table and a Log.
 //
-// Two threads of its own: the writer's (records, acknowledgements) and a keeper that ends appends
-// which waited for room until their deadline. One mutex guards the table; no callback runs with it
-// held.
+// One mutex guards the table, and what is reserved in the log under it is in the order of the
+// table's changes. No callback runs with it held. A keeper thread prepares and recycles segments,
+// writes the state files and ends waits whose deadline has come.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
-#include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "forebay/base/clock.h"
 #include "forebay/base/mutex.h"
+#include "forebay/base/rng.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
-#include "forebay/buffer/core/mirror.h"
 #include "forebay/buffer/core/recover.h"
 #include "forebay/buffer/log/file.h"
-#include "forebay/buffer/log/writer.h"
+#include "forebay/buffer/log/log.h"
+#include "forebay/buffer/log/state_file.h"
 #include "forebay/buffer/table/table.h"
 #include "forebay/trajectory/trajectory.h"
 
@@ -31,21 +36,32 @@ namespace forebay::buffer {
 class Core : public Buffer {
  public:
   // As Buffer::Open, over any file system (owned by the caller, outliving the Core). Manual: no
-  // threads; Pump writes, and deadlines end at the next Pump (simulations).
+  // threads; Pump flushes and maintains, and deadlines end at the next Pump (simulations).
   static Result<std::unique_ptr<Core>> Open(FileSystem* files, const BufferOptions& options,
                                             int64_t committed_batch, BufferListener listener,
                                             Recovery* recovery, bool manual = false);
   ~Core() override;
   // Keeps the file system that it was opened over.
-  void Own(std::unique_ptr<FileSystem> files) { files_ = std::move(files); }
+  void Own(std::unique_ptr<FileSystem> files) { owned_files_ = std::move(files); }
 
   Status Dispatch(const TrajectoryId& id) override;
   void Append(Trajectory trajectory, TimePoint deadline, std::function<void(Status)> done) override;
+  void AppendEncoded(std::string_view encoded, const AppendOptions& options,
+                     std::function<void(Status)> done) override;
+  Status AppendEncodedAndWait(std::string_view encoded, const AppendOptions& options) override;
   Status Reject(const TrajectoryId& id, RejectReason reason) override;
   Status CloseGroup(int64_t group_id) override;
   Result<Batch> Lease(int64_t groups, int64_t learner_version, TimePoint deadline) override;
   Status MarkTrained(int64_t batch_sequence) override;
   Status Commit(int64_t batch_sequence) override;
+  Status Release(int64_t batch_sequence) override;
+  Result<Batch> ReadBatch(int64_t batch_sequence, int32_t shard, int32_t shards) override;
+  Result<Taken> Take(const TakeOptions& options, TimePoint deadline) override;
+  Status Acknowledge(int64_t take_id) override;
+  Status GiveBack(int64_t take_id) override;
+  void Pause(bool appends, bool readers) override;
+  void Unblock(const std::string& reason) override;
+  std::vector<GroupInfo> Inspect(int64_t from_group_id, int64_t limit) const override;
   Ledger ledger() const override;
   BufferStats stats() const override;
   void Close() override;
@@ -61,64 +77,114 @@ class Core : public Buffer {
   using Done = std::function<void(Status)>;
   // Callbacks that were decided under the lock and run after it.
   using Calls = std::vector<std::function<void()>>;
+  // An append that waits for room.
   struct Waiting {
-    TrajectoryId id;
-    TrajectoryPtr trajectory;
+    TrajectorySummary summary;
+    float priority = 1;
     std::string encoded;
-    int64_t min_version = 0, memory_bytes = 0;
     TimePoint since, deadline;
     Done done;
   };
+  enum class Place { kReserved, kWaits, kEnded };
+  // Where trajectories lie, with the segments held so that they stay.
+  struct Pinned {
+    std::vector<Placed> placed;
+    std::map<uint32_t, std::shared_ptr<Segment>> segments;
+  };
+  struct Views;
 
   Core(const BufferOptions& options, BufferListener listener, Table table, bool manual);
   static Status CheckOptions(const BufferOptions& options);
   Status StartLog(FileSystem* files, Recovered recovered);
+  bool logged() const { return options_.durability != Durability::kMemory; }
 
   Status RefusalLocked() const FB_REQUIRES(mutex_);
-  bool CanLease(int64_t groups) const FB_REQUIRES(mutex_);
-  Status LeaseTimedOut(int64_t groups) const FB_REQUIRES(mutex_);
+  void Note(RecordHeader header, std::string_view payload = {}, Done done = {})
+      FB_REQUIRES(mutex_);
   void EndWithoutTraining(const TrajectoryId& id, RejectReason reason, const Done& done);
   void NoteRejected(const std::vector<TrajectoryId>& ids, RejectReason reason, Calls& calls)
       FB_REQUIRES(mutex_);
-  void Admit(Calls& calls) FB_REQUIRES(mutex_);
-  void Write(Waiting waiting) FB_REQUIRES(mutex_);
-  void OnWritten(const std::shared_ptr<Waiting>& waiting, const Status& status);
-  void Finish(Waiting& waiting, PendingInfo info, Calls& calls) FB_REQUIRES(mutex_);
-  void OnLeaseWritten(int64_t sequence, const Status& status);
-  void OnLogFailure(const Status& why);
-  void OnRoom();
+
+  // ---- core_append.cc
+  Place StartAppend(std::string_view encoded, const AppendOptions& options, Done& done,
+                    LogSlot* slot);
+  Status CheckAppend(const TrajectorySummary& summary, bool* duplicate, Done& done)
+      FB_REQUIRES(mutex_);
+  bool TryReserve(const TrajectorySummary& summary, float priority, size_t bytes, Done& done,
+                  LogSlot* slot) FB_REQUIRES(mutex_);
+  void Admit(Calls& calls);
+  void Publish();
+  Status Settle(const LogEntry& entry, Calls& calls) FB_REQUIRES(mutex_);
   void FailWaiting(const Status& why, Calls& calls) FB_REQUIRES(mutex_);
   void SweepDeadlines(TimePoint now);
-  void Keep();
-  void Submit(RecordType type, std::string payload) FB_REQUIRES(mutex_);
   std::string RoomText() const FB_REQUIRES(mutex_);
+
+  // ---- core_readers.cc
+  bool CanLease(int64_t groups) const FB_REQUIRES(mutex_);
+  Status LeaseTimedOut(int64_t groups) const FB_REQUIRES(mutex_);
+  void WakeReaders() FB_REQUIRES(mutex_);
+  Status WaitForGroups(int64_t groups, TimePoint deadline, uint64_t unblocked)
+      FB_REQUIRES(mutex_);
+  Pinned Pin(std::span<const int64_t> groups) const FB_REQUIRES(mutex_);
+  Result<Taken> View(const Pinned& pinned, std::vector<TrajectoryId>* damaged) const;
+  Result<std::vector<TrajectoryPtr>> Load(const Pinned& pinned,
+                                          std::vector<TrajectoryId>* damaged) const;
+  void Quarantine(const std::vector<TrajectoryId>& ids, Calls& calls) FB_REQUIRES(mutex_);
+  void LogLease(const BatchState& batch) FB_REQUIRES(mutex_);
+  void OnLeaseWritten(int64_t sequence, const Status& status);
+
+  // ---- core_keeper.cc
+  void OnLogFailure(const Status& why);
+  void TellFailure();
+  void Signal();
+  void Keep();
+  void Maintain();
+  bool StateDue() FB_REQUIRES(mutex_);
+  std::vector<uint32_t> DeadSegments() const FB_REQUIRES(mutex_);
+  Status WriteState();
+  void MakeRoom();
+  void Move(uint32_t number);
   static void Run(Calls& calls);
 
   const BufferOptions options_;
   const BufferListener listener_;
   const bool manual_;
-  std::unique_ptr<FileSystem> files_;
+  std::unique_ptr<FileSystem> owned_files_;
   std::unique_ptr<FolderLock> folder_lock_;
 
   mutable Mutex mutex_;
-  CondVar learner_;  // Lease waits here
-  CondVar keeper_wake_;
+  CondVar readers_;  // Lease and Take wait here
   Table table_ FB_GUARDED_BY(mutex_);
+  Rng rng_ FB_GUARDED_BY(mutex_);
   std::deque<Waiting> waiting_ FB_GUARDED_BY(mutex_);  // for room
-  std::set<int64_t> appending_ FB_GUARDED_BY(mutex_);  // waiting or being written
-  int64_t writing_memory_ FB_GUARDED_BY(mutex_) = 0;   // of trajectories being written
-  int64_t writing_disk_ FB_GUARDED_BY(mutex_) = 0;
-  bool disk_blocked_ FB_GUARDED_BY(mutex_) = false;  // until segments are recycled
-  int64_t leasing_ FB_GUARDED_BY(mutex_) = 0;        // the batch whose lease is being written
+  // Trajectories that wait or are being written, and who else appended them meanwhile.
+  std::unordered_map<int64_t, std::vector<Done>> appending_ FB_GUARDED_BY(mutex_);
+  // Lease: the batch that is being read or logged, and what was read for it.
+  int64_t leasing_ FB_GUARDED_BY(mutex_) = 0;
+  std::map<int64_t, std::vector<TrajectoryPtr>> loaded_ FB_GUARDED_BY(mutex_);
   Status lease_error_ FB_GUARDED_BY(mutex_);
+  int64_t groups_wanted_ FB_GUARDED_BY(mutex_) = 0;  // the least that a waiting reader needs; 0: none
+  bool appends_paused_ FB_GUARDED_BY(mutex_) = false, readers_paused_ FB_GUARDED_BY(mutex_) = false;
+  uint64_t unblocked_ FB_GUARDED_BY(mutex_) = 0;  // times
+  std::string unblock_reason_ FB_GUARDED_BY(mutex_);
   Status failed_ FB_GUARDED_BY(mutex_);
   bool closed_ FB_GUARDED_BY(mutex_) = false;
-  bool stop_keeper_ FB_GUARDED_BY(mutex_) = false;
-  int64_t appends_ FB_GUARDED_BY(mutex_) = 0;
+  int64_t appends_ FB_GUARDED_BY(mutex_) = 0, duplicates_ FB_GUARDED_BY(mutex_) = 0;
+  int64_t expired_takes_ FB_GUARDED_BY(mutex_) = 0;
   double append_wait_seconds_ FB_GUARDED_BY(mutex_) = 0;
 
-  std::unique_ptr<TableMirror> mirror_;  // the writer's
-  std::unique_ptr<LogWriter> writer_;    // null: in memory only
+  // The keeper's.
+  std::unique_ptr<StateFiles> states_;
+  int64_t state_at_bytes_ = 0, state_bytes_ = 0;  // of the log when the last was written; its size
+  std::vector<uint32_t> dead_at_last_state_;
+  Status disk_error_ FB_GUARDED_BY(mutex_);  // why no segment can be prepared now
+
+  Mutex failure_mutex_;
+  Status untold_failure_ FB_GUARDED_BY(failure_mutex_);
+
+  std::atomic<uint32_t> work_{0};
+  std::atomic<bool> stop_keeper_{false};
+  std::unique_ptr<Log> log_;
   std::thread keeper_;
 };
 

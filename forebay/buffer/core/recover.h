@@ -1,31 +1,32 @@
-// Recover: from the files of a log to the state that it stands for.
+// Recovery: from what lies in the folder to a Table, naming everything that was found wrong.
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <string>
+#include <vector>
 
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/buffer/log/file.h"
+#include "forebay/buffer/log/log.h"
+#include "forebay/buffer/log/state_file.h"
 #include "forebay/buffer/table/table.h"
 
 namespace forebay::buffer {
 
 struct Recovered {
-  Table table;  // its pending trajectories are loaded
+  explicit Recovered(int32_t group_size) : table(group_size) {}
+
+  Table table;
   Recovery report;
   int64_t last_sequence = 0;
-  uint32_t next_segment = 1;
-  std::map<uint32_t, int64_t> segments;  // number -> bytes on disk
+  uint32_t next_number = 1, next_file_id = 1;
+  std::vector<KnownSegment> segments;
 };
 
-// Reads every segment in options.folder; the caller holds its lock. Damaged bytes are copied to
-// folder/quarantine and the rest is kept. Changes no segment but for cutting the unused end of the
-// last. Errors: as Buffer::Open.
-Result<Recovered> Recover(FileSystem& files, const BufferOptions& options, int64_t committed_batch);
-
-// What a trajectory takes in memory.
-int64_t MemoryBytes(const Trajectory& trajectory);
+// Reads the folder. What was damaged is copied to its sub-folder "quarantine"; segments that a
+// crash left open get their index. Attempts in flight are over; batches after `committed_batch` are
+// replays. Errors as for Buffer::Open.
+Result<Recovered> Recover(FileSystem& files, StateFiles& states, const BufferOptions& options,
+                          int64_t committed_batch);
 
 }  // namespace forebay::buffer

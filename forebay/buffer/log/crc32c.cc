@@ -27,12 +27,57 @@ constexpr std::array<uint32_t, 256> MakeTable() {
 constexpr std::array<uint32_t, 256> kTable = MakeTable();
 
 #if defined(__x86_64__)
+// The instruction takes three cycles but starts one a cycle: three lanes side by side are three
+// times as fast as one. Their sums are joined by advancing a sum over a lane's length of zeros,
+// which is linear, so four tables of 256 do it.
+constexpr size_t kLaneBytes = 1024;
+
+struct ZeroLane {
+  std::array<std::array<uint32_t, 256>, 4> table{};
+  ZeroLane() {
+    std::array<uint32_t, 32> basis{};
+    for (size_t bit = 0; bit < 32; ++bit) {
+      uint32_t crc = uint32_t{1} << bit;
+      for (size_t i = 0; i < kLaneBytes; ++i) crc = (crc >> 8) ^ kTable[crc & 0xff];
+      basis[bit] = crc;
+    }
+    for (size_t byte = 0; byte < 4; ++byte) {
+      for (size_t value = 0; value < 256; ++value) {
+        for (size_t bit = 0; bit < 8; ++bit) {
+          if ((value >> bit & 1) != 0) table[byte][value] ^= basis[byte * 8 + bit];
+        }
+      }
+    }
+  }
+  uint32_t Advance(uint32_t crc) const {
+    return table[0][crc & 0xff] ^ table[1][crc >> 8 & 0xff] ^ table[2][crc >> 16 & 0xff] ^
+           table[3][crc >> 24];
+  }
+};
+
+uint64_t Word(const char* at) {
+  uint64_t word = 0;
+  std::memcpy(&word, at, 8);
+  return word;
+}
+
 __attribute__((target("sse4.2"))) uint32_t Hardware(std::string_view bytes, uint32_t crc) {
+  static const ZeroLane lane;
   uint64_t state = ~crc;
+  while (bytes.size() >= 3 * kLaneBytes) {
+    const char* at = bytes.data();
+    uint64_t second = 0, third = 0;
+    for (size_t i = 0; i < kLaneBytes; i += 8) {
+      state = _mm_crc32_u64(state, Word(at + i));
+      second = _mm_crc32_u64(second, Word(at + kLaneBytes + i));
+      third = _mm_crc32_u64(third, Word(at + 2 * kLaneBytes + i));
+    }
+    state = lane.Advance(static_cast<uint32_t>(state)) ^ second;
+    state = lane.Advance(static_cast<uint32_t>(state)) ^ third;
+    bytes.remove_prefix(3 * kLaneBytes);
+  }
   while (bytes.size() >= 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes.data(), 8);
-    state = _mm_crc32_u64(state, word);
+    state = _mm_crc32_u64(state, Word(bytes.data()));
     bytes.remove_prefix(8);
   }
   auto tail = static_cast<uint32_t>(state);

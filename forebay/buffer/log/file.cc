@@ -2,12 +2,16 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -17,25 +21,47 @@
 #include <utility>
 #include <vector>
 
+#include "fmt/core.h"
+#include "forebay/base/check.h"
 #include "forebay/base/file.h"
 #include "forebay/base/status.h"
 
 namespace forebay::buffer {
 namespace {
 
+// Zeros are written in pieces of this size.
+constexpr size_t kZeroBytes = size_t{1} << 20;
+
+Status WriteAll(int fd, const std::string& path, int64_t offset, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::pwrite(fd, bytes.data(), bytes.size(), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return ErrnoStatus("cannot write '" + path + "'", errno);
+    offset += n;
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+  return OkStatus();
+}
+
 class RealFile : public LogFile {
  public:
-  RealFile(Fd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+  // `durable` is the same file opened for durable writes.
+  RealFile(Fd fd, Fd durable, std::string path, int64_t bytes)
+      : fd_(std::move(fd)), durable_(std::move(durable)), path_(std::move(path)), bytes_(bytes) {}
+  ~RealFile() override {
+    if (map_ != nullptr) ::munmap(map_, static_cast<size_t>(bytes_));
+  }
+  RealFile(const RealFile&) = delete;
+  RealFile& operator=(const RealFile&) = delete;
+
+  Status WriteDurable(int64_t offset, std::string_view bytes) override {
+    FB_CHECK(static_cast<size_t>(offset) % kBlockBytes == 0 && bytes.size() % kBlockBytes == 0,
+             "durable writes are of whole blocks");
+    return WriteAll(durable_.get(), path_, offset, bytes);
+  }
 
   Status Write(int64_t offset, std::string_view bytes) override {
-    while (!bytes.empty()) {
-      const ssize_t n = ::pwrite(fd_.get(), bytes.data(), bytes.size(), offset);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return ErrnoStatus("cannot write '" + path_ + "'", errno);
-      offset += n;
-      bytes.remove_prefix(static_cast<size_t>(n));
-    }
-    return OkStatus();
+    return WriteAll(fd_.get(), path_, offset, bytes);
   }
 
   Status Sync() override {
@@ -43,9 +69,36 @@ class RealFile : public LogFile {
     return OkStatus();
   }
 
+  Result<char*> Map() override {
+    if (map_ == nullptr) {
+      void* map = ::mmap(nullptr, static_cast<size_t>(bytes_), PROT_READ | PROT_WRITE, MAP_SHARED,
+                         fd_.get(), 0);
+      if (map == MAP_FAILED) return ErrnoStatus("cannot map '" + path_ + "'", errno);
+      map_ = static_cast<char*>(map);
+    }
+    return map_;
+  }
+
+  Status ReadAt(int64_t offset, char* out, size_t bytes) override {
+    while (bytes > 0) {
+      const ssize_t n = ::pread(fd_.get(), out, bytes, offset);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return ErrnoStatus("cannot read '" + path_ + "'", errno);
+      if (n == 0) return DataLoss(fmt::format("'{}' ends before byte {}", path_, offset));
+      out += n;
+      offset += n;
+      bytes -= static_cast<size_t>(n);
+    }
+    return OkStatus();
+  }
+
+  int64_t bytes() const override { return bytes_; }
+
  private:
-  Fd fd_;
+  Fd fd_, durable_;
   std::string path_;
+  int64_t bytes_;
+  char* map_ = nullptr;
 };
 
 class RealLock : public FolderLock {
@@ -55,6 +108,26 @@ class RealLock : public FolderLock {
  private:
   Fd fd_;  // closing it gives the lock back, and so does the death of the process
 };
+
+// Not every file system has O_DIRECT (tmpfs); durable it is with O_DSYNC alone.
+Result<Fd> OpenDurable(const std::string& path) {
+  Fd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_DSYNC | O_DIRECT));
+  if (!fd.valid() && errno == EINVAL) fd = Fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_DSYNC));
+  if (!fd.valid()) return ErrnoStatus("cannot open '" + path + "'", errno);
+  return fd;
+}
+
+Status WriteZeros(int fd, const std::string& path, int64_t bytes) {
+  const std::unique_ptr<char, decltype(&std::free)> zeros(
+      static_cast<char*>(std::aligned_alloc(kBlockBytes, kZeroBytes)), &std::free);
+  FB_CHECK(zeros != nullptr, "out of memory");
+  std::memset(zeros.get(), 0, kZeroBytes);
+  for (int64_t at = 0; at < bytes; at += static_cast<int64_t>(kZeroBytes)) {
+    const size_t n = std::min(kZeroBytes, static_cast<size_t>(bytes - at));
+    FB_RETURN_IF_ERROR(WriteAll(fd, path, at, {zeros.get(), n}));
+  }
+  return OkStatus();
+}
 
 class RealFileSystem : public FileSystem {
  public:
@@ -84,35 +157,46 @@ class RealFileSystem : public FileSystem {
     return names;
   }
 
-  Result<std::unique_ptr<LogFile>> Create(const std::string& path, int64_t bytes) override {
+  Result<std::unique_ptr<LogFile>> Create(const std::string& path, int64_t bytes,
+                                          bool written) override {
     Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
     if (!fd.valid()) return ErrnoStatus("cannot create '" + path + "'", errno);
     const int error = ::posix_fallocate(fd.get(), 0, bytes);
-    if (error != 0) {
-      ::unlink(path.c_str());
-      return ErrnoStatus("cannot take " + std::to_string(bytes) + " bytes for '" + path + "'",
-                         error);
+    Status status =
+        error == 0 ? OkStatus()
+                   : ErrnoStatus(fmt::format("cannot take {} bytes for '{}'", bytes, path), error);
+    Fd durable;
+    if (status.ok()) {
+      Result<Fd> opened = OpenDurable(path);
+      status = opened.status();
+      if (opened.ok()) durable = std::move(*opened);
     }
-    return std::unique_ptr<LogFile>(std::make_unique<RealFile>(std::move(fd), path));
+    if (status.ok() && written) {
+      status = WriteZeros(durable.get(), path, bytes);
+      if (status.ok() && ::fsync(fd.get()) != 0) {
+        status = ErrnoStatus("cannot sync '" + path + "'", errno);
+      }
+    }
+    if (!status.ok()) {
+      ::unlink(path.c_str());
+      return status;
+    }
+    return std::unique_ptr<LogFile>(
+        std::make_unique<RealFile>(std::move(fd), std::move(durable), path, bytes));
+  }
+
+  Result<std::unique_ptr<LogFile>> Open(const std::string& path) override {
+    Fd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!fd.valid()) return ErrnoStatus("cannot open '" + path + "'", errno);
+    struct stat info{};
+    if (::fstat(fd.get(), &info) != 0) return ErrnoStatus("cannot stat '" + path + "'", errno);
+    FB_ASSIGN_OR_RETURN(Fd durable, OpenDurable(path));
+    return std::unique_ptr<LogFile>(
+        std::make_unique<RealFile>(std::move(fd), std::move(durable), path, info.st_size));
   }
 
   Result<std::string> Read(const std::string& path) override {
     return ReadFile(path, std::numeric_limits<size_t>::max() / 2);
-  }
-
-  Status SyncPath(const std::string& path) override {
-    const Fd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-    if (!fd.valid()) return ErrnoStatus("cannot open '" + path + "'", errno);
-    if (::fsync(fd.get()) != 0) return ErrnoStatus("cannot sync '" + path + "'", errno);
-    return OkStatus();
-  }
-
-  Status Rewrite(const std::string& path, std::string_view bytes) override {
-    Fd fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-    if (!fd.valid()) return ErrnoStatus("cannot open '" + path + "'", errno);
-    RealFile file(std::move(fd), path);
-    FB_RETURN_IF_ERROR(file.Write(0, bytes));
-    return file.Sync();
   }
 
   Status Truncate(const std::string& path, int64_t bytes) override {

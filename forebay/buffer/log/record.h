@@ -31,9 +31,10 @@ enum class RecordType : uint8_t {
   kConsume = 9,     // payload: LeaseRecord without a batch: a reader acknowledged these
 };
 inline constexpr uint8_t kRecordTypeMax = 9;
+// The code of a kTrajectory record that is a copy of an earlier one, whose segment is to be freed.
+inline constexpr uint8_t kMovedRecord = 1;
 
 inline constexpr size_t kRecordAlign = 64;
-inline constexpr uint32_t kNoVersion = 0xffffffff;
 
 // As it lies in the log, little-endian.
 struct RecordHeader {
@@ -45,7 +46,7 @@ struct RecordHeader {
   uint32_t payload_crc = 0;  // not of pads
   int64_t sequence = 0;
   uint32_t segment = 0;
-  uint32_t min_version = kNoVersion;  // kTrajectory
+  uint32_t min_version = 0;  // kTrajectory
   // kDispatch, kTrajectory, kReject: whose record it is, should the payload be lost.
   int64_t trajectory_id = 0;
   int64_t group_id = 0;

@@ -4,69 +4,82 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "fmt/core.h"
+#include "forebay/base/check.h"
+#include "forebay/base/status.h"
 #include "forebay/buffer/log/crc32c.h"
+#include "forebay/buffer/log/file.h"
 #include "forebay/buffer/log/record.h"
 #include "forebay/trajectory/trajectory.h"
 
 namespace forebay::buffer {
 namespace {
 
-constexpr std::string_view kPrefix = "segment-", kSuffix = ".log";
+constexpr std::string_view kPrefix = "segment-";
+constexpr std::string_view kSuffix = ".log";
+constexpr uint32_t kHeaderMagic = 0x47534246;   // "FBSG"
+constexpr uint32_t kTrailerMagic = 0x58494246;  // "FBIX"
+constexpr size_t kFramed = 8;                   // magic and crc
 
-// The header at `at` when its record lies within the bytes of this segment.
-std::optional<RecordHeader> HeaderAt(std::string_view bytes, size_t at, uint32_t number) {
-  const std::optional<RecordHeader> header = ParseHeader(bytes.substr(at));
-  if (!header || header->segment != number) return std::nullopt;
-  if (static_cast<size_t>(RecordBytes(header->payload_bytes)) > bytes.size() - at)
-    return std::nullopt;
-  return header;
+template <typename T>
+std::string_view Checked(const T& framed) {
+  return std::string_view(reinterpret_cast<const char*>(&framed), sizeof(framed)).substr(kFramed);
 }
 
-// A damaged range that is being collected, and what can still be said about it.
+// Collects what is damaged, one range for what lies together.
 class Damage {
  public:
-  enum class What { kBytes, kRecord, kCompleteRecord };
-  void Add(size_t at, size_t bytes, std::optional<TrajectoryId> lost, What what) {
-    if (!range_) range_ = DamagedRange{.offset = at};
-    if (what != What::kBytes && ++records_ > 1) range_->records = records_;
-    range_->bytes = at + bytes - range_->offset;
+  // `record`: something was a record of this life of the segment.
+  void Add(size_t offset, size_t bytes, const std::optional<TrajectoryId>& lost, bool record) {
+    if (!range_) range_ = DamagedRange{.offset = offset, .records = 0};
+    range_->bytes = offset + bytes - range_->offset;
     if (lost) range_->lost.push_back(*lost);
-    complete_ = complete_ || what == What::kCompleteRecord;
+    if (!record) return;
+    if (range_->records++ == 0) first_record_ = offset;
+    last_record_end_ = offset + bytes;
   }
-  // Before a valid record.
+  // A valid record follows.
   void Flush(SegmentScan& scan) {
-    if (range_) scan.damaged.push_back(std::move(*range_));
-    range_.reset();
-    complete_ = false;
-    records_ = 0;
-  }
-  // At the end of the segment: zeros are space that was never written.
-  void FlushTail(std::string_view bytes, SegmentScan& scan) {
     if (!range_) return;
-    const size_t last = bytes.substr(range_->offset, range_->bytes).find_last_not_of('\0');
-    if (last == std::string_view::npos) return;
-    range_->bytes = last + 1;
-    range_->torn_tail = !complete_;
+    range_->records = std::max<int64_t>(1, range_->records);
+    scan.damaged.push_back(*std::exchange(range_, std::nullopt));
+  }
+  // Nothing valid follows: of the rest only what is known to have been a record counts. All else
+  // was never written, or belongs to an earlier life.
+  void FlushTail(SegmentScan& scan) {
+    if (!range_ || range_->records == 0) return;
+    range_->offset = first_record_;
+    range_->bytes = last_record_end_ - first_record_;
+    range_->torn_tail = true;
     Flush(scan);
   }
 
  private:
   std::optional<DamagedRange> range_;
-  bool complete_ = false;
-  int64_t records_ = 0;
+  size_t first_record_ = 0, last_record_end_ = 0;
 };
+
+// Whether these are the header of a record of an earlier life of a recycled segment.
+bool IsStale(std::string_view bytes, uint32_t number) {
+  if (bytes.size() < kRecordAlign) return false;
+  RecordHeader header;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  return header.segment < number && header.segment != 0 &&
+         ParseHeader(bytes, header.segment).has_value();
+}
 
 }  // namespace
 
-std::string SegmentName(uint32_t number) {
-  return fmt::format("{}{:010}{}", kPrefix, number, kSuffix);
+std::string SegmentName(uint32_t file_id) {
+  return fmt::format("{}{:010}{}", kPrefix, file_id, kSuffix);
 }
 
 std::optional<uint32_t> ParseSegmentName(std::string_view name) {
@@ -79,44 +92,133 @@ std::optional<uint32_t> ParseSegmentName(std::string_view name) {
   return number;
 }
 
+std::string EncodeSegmentHeader(SegmentHeader header) {
+  header.magic = kHeaderMagic;
+  header.crc = Crc32c(Checked(header));
+  std::string block(kBlockBytes, '\0');
+  std::memcpy(block.data(), &header, sizeof(header));
+  return block;
+}
+
+Result<SegmentHeader> ParseSegmentHeader(std::string_view block) {
+  SegmentHeader header;
+  if (block.size() < sizeof(header)) return DataLoss("a segment without a header");
+  std::memcpy(&header, block.data(), sizeof(header));
+  if (header.magic != kHeaderMagic || header.crc != Crc32c(Checked(header))) {
+    return DataLoss("its header is damaged");
+  }
+  if (header.format != kLogFormat) {
+    return FailedPrecondition(fmt::format("the buffer's log has format {}, this build reads {}",
+                                          header.format, kLogFormat));
+  }
+  return header;
+}
+
+int64_t IndexBytes(int64_t records) {
+  const int64_t bytes = records * static_cast<int64_t>(sizeof(RecordHeader)) +
+                        static_cast<int64_t>(sizeof(SegmentTrailer));
+  constexpr auto kBlock = static_cast<int64_t>(kBlockBytes);
+  return (bytes + kBlock - 1) / kBlock * kBlock;
+}
+
+std::string EncodeIndex(uint32_t number, const std::vector<RecordHeader>& headers,
+                        int64_t capacity) {
+  const auto count = static_cast<int64_t>(headers.size());
+  std::string bytes(static_cast<size_t>(IndexBytes(count)), '\0');
+  const std::string_view index(reinterpret_cast<const char*>(headers.data()),
+                               headers.size() * sizeof(RecordHeader));
+  std::memcpy(bytes.data(), index.data(), index.size());
+  SegmentTrailer trailer{.magic = kTrailerMagic,
+                         .number = number,
+                         .index_crc = Crc32c(index),
+                         .records = count,
+                         .index_offset = capacity - static_cast<int64_t>(bytes.size()),
+                         .data_end = static_cast<int64_t>(kDataBegin),
+                         .last_sequence = headers.empty() ? 0 : headers.back().sequence};
+  for (const RecordHeader& header : headers) trailer.data_end += RecordBytes(header.payload_bytes);
+  FB_CHECK(trailer.data_end <= trailer.index_offset, "a segment without room for its index");
+  trailer.crc = Crc32c(Checked(trailer));
+  std::memcpy(bytes.data() + bytes.size() - sizeof(trailer), &trailer, sizeof(trailer));
+  return bytes;
+}
+
 SegmentScan ScanSegment(std::string_view bytes, uint32_t number) {
   SegmentScan scan;
+  // The index is no damaged record.
+  SegmentTrailer trailer;
+  if (bytes.size() >= sizeof(trailer)) {
+    std::memcpy(&trailer, bytes.data() + bytes.size() - sizeof(trailer), sizeof(trailer));
+    if (trailer.magic == kTrailerMagic && trailer.crc == Crc32c(Checked(trailer)) &&
+        trailer.number == number && trailer.data_end >= 0 &&
+        trailer.data_end <= static_cast<int64_t>(bytes.size())) {
+      bytes = bytes.substr(0, static_cast<size_t>(trailer.data_end));
+    }
+  }
   Damage damage;
-  size_t at = 0;
+  size_t at = kDataBegin;
   int64_t last_sequence = -1;
-  while (at < bytes.size()) {
-    const std::optional<RecordHeader> header = HeaderAt(bytes, at, number);
-    if (!header) {
-      // Its header is lost, or this is the middle of something: look on, and for the id in a
-      // payload.
-      const size_t step = std::min(kRecordAlign, bytes.size() - at);
+  while (at + kRecordAlign <= bytes.size()) {
+    const std::string_view rest = bytes.substr(at);
+    const std::optional<RecordHeader> header = ParseHeader(rest, number);
+    if (!header || header->sequence <= last_sequence ||
+        header->payload_bytes > rest.size() - kRecordAlign) {
+      // Its header is lost, or this is the middle of something: the payload may tell whose.
       std::optional<TrajectoryId> lost;
-      if (bytes.size() - at > kRecordAlign) lost = PeekId(bytes.substr(at + kRecordAlign));
-      damage.Add(at, step, lost, Damage::What::kBytes);
+      if (!IsStale(rest, number)) lost = PeekId(rest.substr(kRecordAlign));
+      const size_t step = std::min(kRecordAlign, rest.size());
+      damage.Add(at, step, lost, lost.has_value());
       at += step;
       continue;
     }
-    const std::string_view payload = bytes.substr(at + kRecordAlign, header->payload_bytes);
-    const auto size = static_cast<size_t>(RecordBytes(header->payload_bytes));
-    if (header->sequence <= last_sequence || Crc32c(payload) != header->payload_crc) {
+    const std::string_view payload = rest.substr(kRecordAlign, header->payload_bytes);
+    const auto size =
+        std::min(static_cast<size_t>(RecordBytes(header->payload_bytes)), rest.size());
+    if (header->type != RecordType::kPad && Crc32c(payload) != header->payload_crc) {
       std::optional<TrajectoryId> lost;
-      if (header->type == RecordType::kTrajectory) {
-        lost = TrajectoryId{.trajectory_id = header->trajectory_id,
-                            .group_id = header->group_id,
-                            .member = header->member,
-                            .attempt = header->attempt};
-      }
-      const bool complete = bytes[at + kRecordAlign + header->payload_bytes] != '\0';
-      damage.Add(at, size, lost, complete ? Damage::What::kCompleteRecord : Damage::What::kRecord);
+      if (header->type == RecordType::kTrajectory) lost = header->id();
+      damage.Add(at, size, lost, true);
     } else {
       damage.Flush(scan);
-      scan.records.push_back({.header = *header, .offset = at, .payload = payload});
-      scan.valid_end = at + size;
+      if (header->type != RecordType::kPad) {
+        scan.records.push_back({.header = *header, .offset = at, .payload = payload});
+      }
+      scan.data_end = at + size;
       last_sequence = header->sequence;
     }
     at += size;
   }
-  damage.FlushTail(bytes, scan);
+  damage.FlushTail(scan);
+  return scan;
+}
+
+std::optional<SegmentScan> ReadIndex(LogFile& file, uint32_t number) {
+  SegmentTrailer trailer;
+  const int64_t size = file.bytes();
+  constexpr auto kTrailerBytes = static_cast<int64_t>(sizeof(trailer));
+  if (size < static_cast<int64_t>(kDataBegin) + kTrailerBytes) return std::nullopt;
+  if (!file.ReadAt(size - kTrailerBytes, reinterpret_cast<char*>(&trailer), sizeof(trailer)).ok() ||
+      trailer.magic != kTrailerMagic || trailer.crc != Crc32c(Checked(trailer)) ||
+      trailer.number != number || trailer.records < 0 ||
+      trailer.records > size / static_cast<int64_t>(sizeof(RecordHeader)) ||
+      trailer.index_offset != size - IndexBytes(trailer.records) ||
+      trailer.data_end > trailer.index_offset) {
+    return std::nullopt;
+  }
+  std::vector<RecordHeader> headers(static_cast<size_t>(trailer.records));
+  const size_t bytes = headers.size() * sizeof(RecordHeader);
+  if (!file.ReadAt(trailer.index_offset, reinterpret_cast<char*>(headers.data()), bytes).ok() ||
+      Crc32c({reinterpret_cast<const char*>(headers.data()), bytes}) != trailer.index_crc) {
+    return std::nullopt;
+  }
+  SegmentScan scan{.sealed = true};
+  size_t at = kDataBegin;
+  scan.records.reserve(headers.size());
+  for (const RecordHeader& header : headers) {
+    if (header.type != RecordType::kPad) scan.records.push_back({.header = header, .offset = at});
+    at += static_cast<size_t>(RecordBytes(header.payload_bytes));
+  }
+  if (at != static_cast<size_t>(trailer.data_end)) return std::nullopt;
+  scan.data_end = at;
   return scan;
 }
 

@@ -34,16 +34,11 @@ class StateFiles {
   Result<State> Read();
   // Overwrites the older one; makes it larger when needed.
   Status Write(const State& state);
-  // The sequence that would still be there if the last Write is lost: 0 for none. Segments must not
-  // lose records after it.
-  int64_t previous_sequence() const { return previous_sequence_; }
-
  private:
   FileSystem* const files_;
   const std::string folder_;
   const bool sync_;
   int next_slot_ = 0;
-  int64_t last_sequence_ = 0, previous_sequence_ = 0;
 };
 
 }  // namespace forebay::buffer

@@ -1,0 +1,348 @@
+// The actors' side of Core: from Append to the acknowledgement.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "fmt/core.h"
+#include "forebay/base/clock.h"
+#include "forebay/base/futex.h"
+#include "forebay/base/mutex.h"
+#include "forebay/base/status.h"
+#include "forebay/buffer/buffer.h"
+#include "forebay/buffer/core/core.h"
+#include "forebay/buffer/log/log.h"
+#include "forebay/buffer/log/record.h"
+#include "forebay/buffer/table/table.h"
+#include "forebay/trajectory/trajectory.h"
+
+namespace forebay::buffer {
+namespace {
+
+// A thread that waits for its own append. Owned by both sides: the thread may give up first.
+class Waiter {
+ public:
+  void Set(const Status& status) {
+    status_ = status;
+    told_.store(1, std::memory_order_release);
+    if (sleeping_.load()) FutexWakeAll(told_);
+    Unref();
+  }
+  // False after the deadline.
+  bool Wait(TimePoint deadline) {
+    sleeping_.store(true);
+    while (told_.load(std::memory_order_acquire) == 0) {
+      if (!FutexWait(told_, 0, deadline)) return told_.load(std::memory_order_acquire) != 0;
+    }
+    return true;
+  }
+  bool told() const { return told_.load(std::memory_order_acquire) != 0; }
+  const Status& status() const { return status_; }
+  void Unref() {
+    if (owners_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+
+ private:
+  std::atomic<uint32_t> told_{0};
+  std::atomic<bool> sleeping_{false};
+  std::atomic<int> owners_{2};
+  Status status_;
+};
+
+}  // namespace
+
+void Core::EndWithoutTraining(const TrajectoryId& id, RejectReason reason, const Done& done) {
+  Status status;
+  if (options_.implied_dispatch) {
+    MutexLock lock(mutex_);
+    if (!table_.Dispatched(id.trajectory_id)) status = table_.Dispatch(id);
+  }
+  if (status.ok()) status = Reject(id, reason);
+  if (status.code() == StatusCode::kNotFound) {
+    MutexLock lock(mutex_);
+    table_.CountLate();
+  }
+  if (done) done(status);
+}
+
+void Core::Append(Trajectory trajectory, TimePoint deadline, Done done) {
+  if (const Status valid = Validate(trajectory); !valid.ok()) {
+    if (done) done(valid.WithContext(fmt::format("trajectory {}", trajectory.id.trajectory_id)));
+    return;
+  }
+  AppendEncoded(Encode(trajectory), {.deadline = deadline}, std::move(done));
+}
+
+void Core::AppendEncoded(std::string_view encoded, const AppendOptions& options, Done done) {
+  LogSlot slot;
+  if (StartAppend(encoded, options, done, &slot) != Place::kReserved) return;
+  log_->Fill(slot, encoded);
+  if (log_->sync()) {
+    log_->Kick();
+  } else {
+    Publish();
+  }
+}
+
+Status Core::AppendEncodedAndWait(std::string_view encoded, const AppendOptions& options) {
+  auto* const waiter = new Waiter;
+  Done done = [waiter](const Status& status) { waiter->Set(status); };
+  LogSlot slot;
+  const Place place = StartAppend(encoded, options, done, &slot);
+  if (place == Place::kReserved) {
+    log_->Fill(slot, encoded);
+    if (log_->sync()) {
+      log_->Await(slot.group, options.deadline);
+    } else {
+      Publish();
+    }
+  }
+  // The keeper ends a wait for room at its deadline, with the reason: let it speak first.
+  constexpr auto kKeeperIsLate = std::chrono::seconds(1);
+  if (!waiter->told()) waiter->Wait(options.deadline + kKeeperIsLate);
+  const Status status = waiter->told() ? waiter->status()
+                                       : DeadlineExceeded(
+                                             "the append was not acknowledged in time; it may "
+                                             "still become durable");
+  waiter->Unref();
+  return status;
+}
+
+// kReserved: fill the slot. Else `done` was called, or will be.
+Core::Place Core::StartAppend(std::string_view encoded, const AppendOptions& options, Done& done,
+                              LogSlot* slot) {
+  if (!done) done = [](const Status&) {};
+  const std::optional<TrajectorySummary> summary = PeekSummary(encoded);
+  if (!summary) {
+    done(DataLoss("what was appended is not an encoded trajectory"));
+    return Place::kEnded;
+  }
+  const TrajectoryId& id = summary->id;
+  if (!Trains(summary->outcome) || summary->min_version < 0) {
+    EndWithoutTraining(
+        id, Trains(summary->outcome) ? RejectReason::kNoLossTokens : RejectReason::kOutcome, done);
+    return Place::kEnded;
+  }
+  const int64_t limit = std::min(options_.record_bytes_max, log_->payload_bytes_max());
+  if (static_cast<int64_t>(encoded.size()) > limit) {
+    done(InvalidArgument(fmt::format(
+        "trajectory {} has {} bytes, the limit is {} (record_bytes_max {}, segment_bytes {}): "
+        "shorten the episode or raise it",
+        id.trajectory_id, encoded.size(), limit, options_.record_bytes_max,
+        options_.segment_bytes)));
+    return Place::kEnded;
+  }
+  if (summary->min_version > kVersionMax || !(options.priority >= 0) ||
+      options.priority > std::numeric_limits<float>::max()) {
+    done(InvalidArgument(fmt::format("trajectory {}: version {}, priority {}: a version is at most "
+                                     "{}, a priority finite and not negative",
+                                     id.trajectory_id, summary->min_version, options.priority,
+                                     kVersionMax)));
+    return Place::kEnded;
+  }
+  Status ended;
+  bool duplicate = false;
+  {
+    MutexLock lock(mutex_);
+    ended = CheckAppend(*summary, &duplicate, done);
+    if (ended.ok() && !duplicate) {
+      if (waiting_.empty() && !appends_paused_ &&
+          TryReserve(*summary, options.priority, encoded.size(), done, slot)) {
+        return Place::kReserved;
+      }
+      waiting_.push_back({.summary = *summary,
+                          .priority = options.priority,
+                          .encoded = std::string(encoded),
+                          .since = Now(),
+                          .deadline = options.deadline,
+                          .done = std::move(done)});
+      readers_.NotifyAll();  // see CanLease
+    }
+  }
+  if (!ended.ok() || duplicate) {
+    if (done) done(ended);
+    return Place::kEnded;
+  }
+  Signal();
+  return Place::kWaits;
+}
+
+// Whether the attempt may end with this append; it is noted as being appended then. A duplicate of
+// one that is being written now takes `done` and tells it together.
+Status Core::CheckAppend(const TrajectorySummary& summary, bool* duplicate, Done& done) {
+  const TrajectoryId& id = summary.id;
+  FB_RETURN_IF_ERROR(RefusalLocked());
+  const auto writing = appending_.find(id.trajectory_id);
+  if (options_.implied_dispatch) {
+    if (writing != appending_.end()) {
+      writing->second.push_back(std::move(done));
+      done = nullptr;
+    }
+    if (writing != appending_.end() ||
+        (table_.Dispatched(id.trajectory_id) && !table_.InFlight(id))) {
+      *duplicate = true;
+      ++duplicates_;
+      return OkStatus();
+    }
+    if (!table_.InFlight(id)) FB_RETURN_IF_ERROR(table_.Dispatch(id));
+  } else if (!table_.InFlight(id) || writing != appending_.end()) {
+    table_.CountLate();
+    return NotFound(fmt::format("attempt {} (group {}, member {}) is not in flight: dropped as late",
+                                id.trajectory_id, id.group_id, id.member));
+  }
+  appending_.try_emplace(id.trajectory_id);
+  return OkStatus();
+}
+
+bool Core::TryReserve(const TrajectorySummary& summary, float priority, size_t bytes, Done& done,
+                      LogSlot* slot) {
+  RecordHeader header{.type = RecordType::kTrajectory,
+                      .min_version = static_cast<uint32_t>(summary.min_version),
+                      .priority = priority};
+  header.SetId(summary.id);
+  return log_->Reserve(Log::Kind::kTrajectory, header, bytes, done, slot);
+}
+
+// Lets waiting appends go on, in order, as far as there is room.
+void Core::Admit(Calls& calls) {
+  bool filled = false;
+  while (true) {
+    LogSlot slot;
+    Waiting next;
+    {
+      MutexLock lock(mutex_);
+      if (waiting_.empty() || appends_paused_) break;
+      Waiting& first = waiting_.front();
+      const bool gone = !table_.InFlight(first.summary.id);  // rejected while it waited
+      if (!gone &&
+          !TryReserve(first.summary, first.priority, first.encoded.size(), first.done, &slot)) {
+        break;
+      }
+      append_wait_seconds_ += Seconds(Now() - first.since);
+      if (gone) {
+        table_.CountLate();
+        appending_.erase(first.summary.id.trajectory_id);
+      }
+      next = std::move(first);
+      waiting_.pop_front();
+      if (gone) {
+        calls.emplace_back(
+            [done = std::move(next.done)] { done(NotFound("the attempt ended while it waited")); });
+        continue;
+      }
+    }
+    log_->Fill(slot, next.encoded);
+    filled = true;
+  }
+  if (filled && log_->sync()) log_->Kick();
+  if (filled && !log_->sync()) Publish();
+  Run(calls);
+}
+
+// Everything that has become durable becomes pending, in log order; then its owners are told.
+void Core::Publish() {
+  Log::Acknowledged acknowledged;
+  std::vector<Status> results;  // of the last entries; those before are OK
+  Calls calls;
+  {
+    MutexLock lock(mutex_);
+    log_->TakeAcknowledged(&acknowledged);
+    for (const LogEntry& entry : acknowledged.entries) {
+      Status status = Settle(entry, calls);
+      if (!status.ok() && results.empty()) {
+        results.resize(static_cast<size_t>(&entry - acknowledged.entries.data()));
+      }
+      if (!status.ok() || !results.empty()) results.push_back(std::move(status));
+    }
+    WakeReaders();
+  }
+  for (size_t i = 0; i < acknowledged.entries.size(); ++i) {
+    const Done& done = acknowledged.entries[i].done;
+    if (done) done(results.empty() ? OkStatus() : results[i]);
+  }
+  Run(calls);
+  Log::Wake(acknowledged);
+}
+
+Status Core::Settle(const LogEntry& entry, Calls& calls) {
+  const RecordHeader& header = entry.header;
+  const Status lost = entry.durable ? OkStatus() : log_->failed();
+  if (header.type != RecordType::kTrajectory) return lost;
+  const TrajectoryId id = header.id();
+  if (header.code == kMovedRecord) {
+    if (entry.durable) table_.Relocate(id.trajectory_id, header.segment, entry.offset_64);
+    return OkStatus();
+  }
+  Status status = entry.durable ? table_.Pend(id, {.min_version = header.min_version,
+                                                   .priority = header.priority,
+                                                   .segment = header.segment,
+                                                   .offset_64 = entry.offset_64,
+                                                   .payload_bytes = header.payload_bytes})
+                                : lost;
+  if (status.ok()) {
+    ++appends_;
+    if (listener_.on_pending) calls.emplace_back([this, id] { listener_.on_pending(id); });
+  } else if (entry.durable) {
+    table_.CountLate();  // its attempt was ended meanwhile
+  }
+  const auto appending = appending_.find(id.trajectory_id);
+  if (appending != appending_.end()) {
+    for (Done& twin : appending->second) {
+      calls.emplace_back([done = std::move(twin), status] { done(status); });
+    }
+    appending_.erase(appending);
+  }
+  return status;
+}
+
+void Core::FailWaiting(const Status& why, Calls& calls) {
+  for (Waiting& w : waiting_) {
+    appending_.erase(w.summary.id.trajectory_id);
+    calls.emplace_back([done = std::move(w.done), why] { done(why); });
+  }
+  waiting_.clear();
+}
+
+std::string Core::RoomText() const {
+  const LogStats log = log_->stats();
+  std::string text =
+      logged() ? fmt::format("{} of {} bytes of disk are taken", log.disk_bytes,
+                             options_.disk_bytes_max)
+               : fmt::format("{} of {} bytes of memory are taken", log.disk_bytes,
+                             options_.memory_bytes_max);
+  if (appends_paused_) text = "appends are paused";
+  if (!disk_error_.ok()) text += fmt::format(" ({})", disk_error_.message());
+  return text + ": " + table_.Describe();
+}
+
+void Core::SweepDeadlines(TimePoint now) {
+  Calls calls;
+  {
+    MutexLock lock(mutex_);
+    for (auto it = waiting_.begin(); it != waiting_.end();) {
+      if (it->deadline > now) {
+        ++it;
+        continue;
+      }
+      append_wait_seconds_ += Seconds(now - it->since);
+      appending_.erase(it->summary.id.trajectory_id);
+      calls.emplace_back([done = std::move(it->done),
+                          why = DeadlineExceeded(fmt::format("the buffer stayed full: {}",
+                                                             RoomText()))] { done(why); });
+      it = waiting_.erase(it);
+    }
+  }
+  Run(calls);
+  Admit(calls);  // the one that was first may have been the largest
+}
+
+}  // namespace forebay::buffer

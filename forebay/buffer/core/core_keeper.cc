@@ -1,0 +1,227 @@
+// The keeper: segments ahead and behind, state files, deadlines.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "forebay/base/clock.h"
+#include "forebay/base/futex.h"
+#include "forebay/base/mutex.h"
+#include "forebay/base/status.h"
+#include "forebay/buffer/buffer.h"
+#include "forebay/buffer/core/core.h"
+#include "forebay/buffer/log/log.h"
+#include "forebay/buffer/log/record.h"
+#include "forebay/buffer/log/segment.h"
+#include "forebay/buffer/log/state_file.h"
+#include "forebay/buffer/table/segment_use.h"
+#include "forebay/buffer/table/table.h"
+
+namespace forebay::buffer {
+namespace {
+
+constexpr auto kIdle = std::chrono::seconds(60);
+// While appends wait for a full disk, it may have room again without our doing.
+constexpr auto kRetryFullDisk = std::chrono::milliseconds(200);
+// A state file is written when the log has grown by so many times its size: it costs an eighth of
+// the log's own writes at most.
+constexpr int64_t kStateShare = 8;
+// A segment is emptied when no more than this part of it is live.
+constexpr int64_t kCompactShare = 4;
+
+}  // namespace
+
+void Core::OnLogFailure(const Status& why) {
+  // Log::Note may have found it, and then the lock is held: the keeper tells.
+  {
+    MutexLock lock(failure_mutex_);
+    untold_failure_ = why;
+  }
+  Signal();
+}
+
+// Tells everybody of a failure of the log, once.
+void Core::TellFailure() {
+  Status why;
+  {
+    MutexLock lock(failure_mutex_);
+    why = std::exchange(untold_failure_, OkStatus());
+  }
+  if (why.ok()) return;
+  Calls calls;
+  {
+    MutexLock lock(mutex_);
+    failed_ = why;
+    FailWaiting(why, calls);
+    readers_.NotifyAll();
+  }
+  Run(calls);
+  Publish();  // what was being written is refused
+  if (listener_.on_failure) listener_.on_failure(why);
+}
+
+void Core::Signal() {
+  work_.fetch_add(1);
+  FutexWakeAll(work_);
+}
+
+void Core::Keep() {
+  while (!stop_keeper_) {
+    const uint32_t seen = work_.load();
+    Maintain();
+    TimePoint until = Now() + kIdle;
+    {
+      MutexLock lock(mutex_);
+      for (const Waiting& w : waiting_) until = std::min(until, w.deadline);
+      if (!waiting_.empty()) until = std::min(until, Now() + Duration(kRetryFullDisk));
+      if (const std::optional<TimePoint> expiry = table_.next_expiry()) {
+        until = std::min(until, *expiry);
+      }
+    }
+    FutexWait(work_, seen, until);
+  }
+  TellFailure();
+}
+
+void Core::Maintain() {
+  TellFailure();
+  const Status prepared = log_->Maintain();
+  {
+    MutexLock lock(mutex_);
+    disk_error_ = prepared;
+  }
+  if (logged() && log_->failed().ok()) {
+    // What is dead at one state goes after the next one: should the newer be lost, the older still
+    // finds what it needs.
+    bool due = false, tight = false;
+    {
+      MutexLock lock(mutex_);
+      due = StateDue();
+      tight = !waiting_.empty() && !log_->HasRoom();
+    }
+    if (due || tight) WriteState().ok();  // later, perhaps
+    if (tight) {
+      WriteState().ok();
+      bool still = false;
+      {
+        MutexLock lock(mutex_);
+        still = !log_->HasRoom();
+      }
+      if (still) MakeRoom();
+    }
+  } else if (!logged()) {
+    std::vector<uint32_t> dead;
+    {
+      MutexLock lock(mutex_);
+      dead = DeadSegments();
+    }
+    log_->Recycle(dead);
+  }
+  log_->Maintain().ok();  // what was recycled may be a spare now; else as above
+  const TimePoint now = Now();
+  {
+    MutexLock lock(mutex_);
+    const auto expired = static_cast<int64_t>(table_.ExpireTakes(now).size());
+    expired_takes_ += expired;
+    if (expired > 0) readers_.NotifyAll();
+  }
+  Publish();  // notes of the mapped log that wait to be told
+  SweepDeadlines(now);
+}
+
+bool Core::StateDue() {
+  const int64_t grown = log_->reserved_bytes() - state_at_bytes_;
+  return grown >= std::max(options_.segment_bytes / 2, kStateShare * state_bytes_);
+}
+
+std::vector<uint32_t> Core::DeadSegments() const {
+  std::vector<uint32_t> dead = log_->Recyclable();
+  std::erase_if(dead, [this](uint32_t number) FB_REQUIRES(mutex_) {
+    return table_.SegmentIsLive(number);
+  });
+  return dead;
+}
+
+// Under a full disk: what was committed and only kept for replays goes first; then the live records
+// of the emptiest segment move to the end of the log, so that one that is waited for does not hold
+// a whole segment.
+void Core::MakeRoom() {
+  {
+    MutexLock lock(mutex_);
+    const int64_t oldest = table_.released_batch() + 1;
+    if (oldest <= table_.committed_batch()) {
+      table_.Release(oldest);
+      Note({.type = RecordType::kRelease, .trajectory_id = oldest});
+      return;
+    }
+  }
+  uint32_t victim = 0;
+  {
+    MutexLock lock(mutex_);
+    const std::vector<uint32_t> sealed = log_->Recyclable();
+    for (const SegmentLive& live : table_.SegmentsByLiveBytes()) {
+      if (live.bytes > options_.segment_bytes / kCompactShare) break;
+      if (!std::ranges::binary_search(sealed, live.segment)) continue;
+      victim = live.segment;
+      break;
+    }
+  }
+  if (victim != 0) Move(victim);
+}
+
+// Copies the live records of a segment to the end of the log.
+void Core::Move(uint32_t number) {
+  const std::shared_ptr<Segment> segment = log_->Pin(number);
+  if (segment == nullptr || segment->file == nullptr) return;
+  const std::optional<SegmentScan> scan = ReadIndex(*segment->file, number);
+  if (!scan) return;
+  const std::shared_ptr<char> memory = log_->MemoryOf(*segment);
+  for (const ScannedRecord& record : scan->records) {
+    if (record.header.type != RecordType::kTrajectory) continue;
+    const auto offset_64 = static_cast<uint32_t>(record.offset / kRecordAlign);
+    std::unique_ptr<char[]> buffer;
+    const auto payload =
+        Log::Read(*segment, memory, offset_64, record.header.payload_bytes,
+                  record.header.trajectory_id, &buffer);
+    if (!payload.ok()) continue;  // whoever takes it will find it
+    LogSlot slot;
+    {
+      MutexLock lock(mutex_);
+      const auto where = table_.Where(record.header.trajectory_id);
+      if (!where || where->segment != number || where->offset_64 != offset_64) continue;
+      RecordHeader header = record.header;
+      header.code = kMovedRecord;
+      if (!log_->Reserve(Log::Kind::kMove, header, payload->size(), {}, &slot)) break;
+    }
+    log_->Fill(slot, *payload);
+  }
+  log_->Kick();
+}
+
+Status Core::WriteState() {
+  State state;
+  std::vector<uint32_t> dead;
+  int64_t at_bytes = 0;
+  {
+    MutexLock lock(mutex_);
+    state.sequence = log_->last_sequence();
+    state.replay_from = log_->oldest_unacknowledged();
+    state.table = table_.EncodeSnapshot();
+    at_bytes = log_->reserved_bytes();
+    dead = DeadSegments();
+  }
+  FB_RETURN_IF_ERROR(states_->Write(state));
+  log_->Recycle(dead_at_last_state_);
+  dead_at_last_state_ = std::move(dead);
+  state_at_bytes_ = at_bytes;
+  state_bytes_ = static_cast<int64_t>(state.table.size());
+  return OkStatus();
+}
+
+}  // namespace forebay::buffer

@@ -1,0 +1,413 @@
+// The readers' side of Core: leases of the learner, takes of everybody else.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "fmt/core.h"
+#include "forebay/base/check.h"
+#include "forebay/base/clock.h"
+#include "forebay/base/mutex.h"
+#include "forebay/base/status.h"
+#include "forebay/buffer/buffer.h"
+#include "forebay/buffer/core/core.h"
+#include "forebay/buffer/log/log.h"
+#include "forebay/buffer/log/record.h"
+#include "forebay/buffer/table/table.h"
+#include "forebay/trajectory/trajectory.h"
+
+namespace forebay::buffer {
+
+// What the views of a Taken point into.
+struct Core::Views {
+  std::vector<std::shared_ptr<char>> memories;
+  std::vector<std::unique_ptr<char[]>> buffers;
+};
+
+// An overdue group holds leases back: while the version stands still nothing of it can go stale.
+// Not while appends wait for room, though: its own may be among them, and only batches make room.
+bool Core::CanLease(int64_t groups) const {
+  return table_.ready_groups() >= groups && (!table_.OverdueGroup() || !waiting_.empty());
+}
+
+Status Core::LeaseTimedOut(int64_t groups) const {
+  std::string text = fmt::format("waiting for {} groups: {}", groups, table_.Describe());
+  if (readers_paused_) text += "; readers are paused";
+  if (const auto overdue = table_.OverdueGroup()) {
+    text += fmt::format("; group {} went stale {} times and is waited for", *overdue,
+                        kStaleAttemptsMax);
+  }
+  return DeadlineExceeded(text);
+}
+
+// Only when a waiting reader can get what it wants: a wake-up for each append would cost more than
+// the append.
+void Core::WakeReaders() {
+  if (groups_wanted_ > 0 && table_.ready_groups() >= groups_wanted_) {
+    groups_wanted_ = 0;
+    readers_.NotifyAll();
+  }
+}
+
+// Sleeps until something may have changed. Not OK: the deadline has come, or somebody unblocked it.
+Status Core::WaitForGroups(int64_t groups, TimePoint deadline, uint64_t unblocked) {
+  if (unblocked != unblocked_) return Unavailable("unblocked: " + unblock_reason_);
+  if (Now() >= deadline) return LeaseTimedOut(groups);
+  groups_wanted_ = groups_wanted_ == 0 ? groups : std::min(groups_wanted_, groups);
+  readers_.WaitUntil(mutex_, deadline);
+  return OkStatus();
+}
+
+Core::Pinned Core::Pin(std::span<const int64_t> groups) const {
+  Pinned pinned{.placed = table_.Members(groups)};
+  uint32_t last = 0;
+  for (const Placed& p : pinned.placed) {
+    if (p.info.segment == last) continue;
+    last = p.info.segment;
+    std::shared_ptr<Segment>& segment = pinned.segments[last];
+    if (segment == nullptr) segment = log_->Pin(last);
+  }
+  return pinned;
+}
+
+// Without the lock. `damaged`: what could not be read; the result is an error then.
+Result<Taken> Core::View(const Pinned& pinned, std::vector<TrajectoryId>* damaged) const {
+  auto views = std::make_shared<Views>();
+  Taken taken;
+  taken.trajectories.reserve(pinned.placed.size());
+  std::map<uint32_t, std::shared_ptr<char>> memories;
+  for (const auto& [number, segment] : pinned.segments) {
+    if (segment == nullptr) continue;
+    if (auto memory = log_->MemoryOf(*segment)) {
+      views->memories.push_back(memory);
+      memories[number] = std::move(memory);
+    }
+  }
+  Status first;
+  for (const Placed& p : pinned.placed) {
+    const std::shared_ptr<Segment>& segment = pinned.segments.at(p.info.segment);
+    Result<std::string_view> payload = DataLoss(fmt::format("segment {} is gone", p.info.segment));
+    if (segment != nullptr) {
+      const auto memory = memories.find(p.info.segment);
+      std::unique_ptr<char[]> buffer;
+      payload = Log::Read(*segment, memory == memories.end() ? nullptr : memory->second,
+                          p.info.offset_64, p.info.payload_bytes, p.id.trajectory_id, &buffer);
+      if (buffer != nullptr) views->buffers.push_back(std::move(buffer));
+    }
+    if (!payload.ok()) {
+      damaged->push_back(p.id);
+      if (first.ok()) first = payload.status();
+      continue;
+    }
+    taken.trajectories.push_back({.id = p.id,
+                                  .min_version = p.info.min_version,
+                                  .priority = p.info.priority,
+                                  .encoded = *payload});
+  }
+  if (!first.ok()) return first;
+  taken.memory = std::move(views);
+  return taken;
+}
+
+Result<std::vector<TrajectoryPtr>> Core::Load(const Pinned& pinned,
+                                              std::vector<TrajectoryId>* damaged) const {
+  FB_ASSIGN_OR_RETURN(const Taken taken, View(pinned, damaged));
+  std::vector<TrajectoryPtr> loaded;
+  loaded.reserve(taken.trajectories.size());
+  Status first;
+  for (const TrajectoryView& view : taken.trajectories) {
+    Result<Trajectory> t = Decode(view.encoded);
+    if (t.ok() && t->id == view.id) {
+      loaded.push_back(std::make_shared<const Trajectory>(std::move(*t)));
+      continue;
+    }
+    damaged->push_back(view.id);
+    if (first.ok()) {
+      first = t.ok() ? DataLoss("another trajectory lies in its place") : t.status();
+    }
+  }
+  if (!first.ok()) return first;
+  return loaded;
+}
+
+// Acknowledged once, and damaged since: they must be sampled again.
+void Core::Quarantine(const std::vector<TrajectoryId>& ids, Calls& calls) {
+  for (const TrajectoryId& id : ids) {
+    if (table_.Reject(id, RejectReason::kQuarantined).ok()) {
+      NoteRejected({id}, RejectReason::kQuarantined, calls);
+    }
+  }
+}
+
+// ---- the learner
+
+Result<Batch> Core::Lease(int64_t groups, int64_t learner_version, TimePoint deadline) {
+  if (groups < 1) return InvalidArgument(fmt::format("a lease of {} groups: at least 1", groups));
+  uint64_t unblocked = 0;
+  {
+    MutexLock lock(mutex_);
+    unblocked = unblocked_;
+  }
+  while (true) {
+    Calls calls;
+    Pinned pinned;
+    int64_t sequence = 0;
+    bool fresh = false;
+    {
+      MutexLock lock(mutex_);
+      FB_RETURN_IF_ERROR(RefusalLocked());
+      if (!lease_error_.ok()) return std::exchange(lease_error_, OkStatus());
+      BatchState* const next = leasing_ == 0 ? table_.NextToHandOut() : nullptr;
+      if (next != nullptr) {
+        const auto loaded = loaded_.find(next->sequence);
+        if (loaded != loaded_.end()) {
+          next->handed_out = true;
+          Batch batch{.sequence = next->sequence,
+                      .learner_version = next->learner_version,
+                      .replay = next->replay,
+                      .trajectories = std::move(loaded->second)};
+          loaded_.erase(loaded);
+          return batch;
+        }
+        sequence = next->sequence;  // a replay: it is read first
+        pinned = Pin(next->groups);
+      } else if (leasing_ == 0 && !readers_paused_) {
+        NoteRejected(table_.RejectStale(learner_version, options_.max_staleness),
+                     RejectReason::kStale, calls);
+        if (CanLease(groups)) {
+          const BatchState& batch = table_.Lease(groups, learner_version);
+          sequence = batch.sequence;
+          fresh = true;
+          pinned = Pin(batch.groups);
+        }
+      }
+      if (sequence != 0) {
+        leasing_ = sequence;
+      } else if (calls.empty()) {
+        // Nothing changes while this thread waits, but for what Pump does.
+        if (manual_ && leasing_ == 0) return LeaseTimedOut(groups);
+        if (!manual_ && leasing_ != 0 && Now() >= deadline) {
+          // It stays: the next call gets it.
+          return DeadlineExceeded(
+              fmt::format("waiting for the log to write the lease of batch {}", leasing_));
+        }
+        if (!manual_) {
+          FB_RETURN_IF_ERROR(WaitForGroups(groups, deadline, unblocked));
+          continue;
+        }
+      }
+    }
+    Run(calls);
+    if (sequence != 0) {
+      std::vector<TrajectoryId> damaged;
+      Result<std::vector<TrajectoryPtr>> loaded = Load(pinned, &damaged);
+      MutexLock lock(mutex_);
+      if (loaded.ok()) {
+        loaded_[sequence] = std::move(*loaded);
+        if (fresh) {
+          LogLease(*table_.FindBatch(sequence));
+        } else {
+          leasing_ = 0;
+        }
+      } else {
+        leasing_ = 0;
+        if (!fresh) {
+          return loaded.status().WithContext(
+              fmt::format("batch {} cannot be read again", sequence));
+        }
+        table_.UnleaseFrom(sequence);
+        Quarantine(damaged, calls);
+      }
+    }
+    Run(calls);
+    if (!log_->sync()) Publish();  // the lease, at once
+    if (manual_) Pump();
+  }
+}
+
+// Durable before the learner gets the batch, so that after a crash it gets the same one.
+void Core::LogLease(const BatchState& batch) {
+  if (!logged()) {
+    leasing_ = 0;
+    return;
+  }
+  LeaseRecord record{.sequence = batch.sequence, .learner_version = batch.learner_version};
+  for (const Placed& p : table_.Members(batch.groups)) {
+    record.trajectory_ids.push_back(p.id.trajectory_id);
+  }
+  const std::string payload = EncodeLease(record);
+  // Twice: a lost lease could make a checkpoint's batch be trained on again.
+  Note({.type = RecordType::kLease}, payload);
+  Note({.type = RecordType::kLease}, payload,
+       [this, sequence = batch.sequence](const Status& status) {
+         OnLeaseWritten(sequence, status);
+       });
+}
+
+void Core::OnLeaseWritten(int64_t sequence, const Status& status) {
+  MutexLock lock(mutex_);
+  if (!status.ok()) {
+    table_.UnleaseFrom(sequence);
+    loaded_.erase(sequence);
+    lease_error_ = status;
+  }
+  leasing_ = 0;
+  readers_.NotifyAll();
+}
+
+Status Core::MarkTrained(int64_t batch_sequence) {
+  MutexLock lock(mutex_);
+  return table_.MarkTrained(batch_sequence);
+}
+
+Status Core::Commit(int64_t batch_sequence) {
+  {
+    MutexLock lock(mutex_);
+    if (batch_sequence <= table_.committed_batch()) return OkStatus();
+    if (!failed_.ok()) return failed_;
+    LeaseRecord record{.sequence = batch_sequence};
+    for (int64_t sequence = table_.committed_batch() + 1; sequence <= batch_sequence; ++sequence) {
+      const BatchState* batch = table_.FindBatch(sequence);
+      if (batch == nullptr) break;
+      for (const Placed& p : table_.Members(batch->groups)) {
+        record.trajectory_ids.push_back(p.id.trajectory_id);
+      }
+    }
+    FB_RETURN_IF_ERROR(table_.Commit(batch_sequence));
+    Note({.type = RecordType::kCommit}, EncodeLease(record));
+  }
+  if (!options_.retain_committed) return Release(batch_sequence);
+  return OkStatus();
+}
+
+Status Core::Release(int64_t batch_sequence) {
+  {
+    MutexLock lock(mutex_);
+    if (!failed_.ok()) return failed_;
+    if (batch_sequence > table_.committed_batch()) {
+      return FailedPrecondition(fmt::format("batch {} is not committed: the last one is {}",
+                                            batch_sequence, table_.committed_batch()));
+    }
+    if (batch_sequence <= table_.released_batch()) return OkStatus();
+    table_.Release(batch_sequence);
+    Note({.type = RecordType::kRelease, .trajectory_id = batch_sequence});
+  }
+  Signal();
+  return OkStatus();
+}
+
+Result<Batch> Core::ReadBatch(int64_t batch_sequence, int32_t shard, int32_t shards) {
+  if (shards < 1 || shard < 0 || shard >= shards) {
+    return InvalidArgument(fmt::format("shard {} of {}: 0 to {}", shard, shards, shards - 1));
+  }
+  Batch batch{.sequence = batch_sequence};
+  Pinned pinned;
+  {
+    MutexLock lock(mutex_);
+    const BatchState* state = table_.FindBatch(batch_sequence);
+    if (state == nullptr) {
+      return NotFound(fmt::format("batch {} is not there: {} are released, {} is leased next",
+                                  batch_sequence, table_.released_batch(), table_.next_batch()));
+    }
+    batch.learner_version = state->learner_version;
+    batch.replay = state->replay;
+    std::vector<int64_t> groups;
+    for (size_t i = static_cast<size_t>(shard); i < state->groups.size();
+         i += static_cast<size_t>(shards)) {
+      groups.push_back(state->groups[i]);
+    }
+    pinned = Pin(groups);
+  }
+  std::vector<TrajectoryId> damaged;
+  FB_ASSIGN_OR_RETURN(batch.trajectories, Load(pinned, &damaged));
+  return batch;
+}
+
+// ---- takes
+
+Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
+  if (options.groups < 1) {
+    return InvalidArgument(fmt::format("a take of {} groups: at least 1", options.groups));
+  }
+  if (options.expires_after <= Duration::zero()) {
+    return InvalidArgument("expires_after must be positive");
+  }
+  uint64_t unblocked = 0;
+  {
+    MutexLock lock(mutex_);
+    unblocked = unblocked_;
+  }
+  while (true) {
+    Calls calls;
+    Pinned pinned;
+    std::optional<int64_t> take_id;
+    {
+      MutexLock lock(mutex_);
+      FB_RETURN_IF_ERROR(RefusalLocked());
+      if (!readers_paused_) {
+        NoteRejected(table_.RejectStale(options.learner_version, options_.max_staleness),
+                     RejectReason::kStale, calls);
+        if (table_.ready_groups() >= options.groups) {
+          take_id = table_.Take(options.groups, options.selector, Now() + options.expires_after,
+                                rng_);
+        }
+      }
+      if (take_id) {
+        pinned = Pin(table_.FindTake(*take_id)->groups);
+      } else if (calls.empty()) {
+        if (manual_) return LeaseTimedOut(options.groups);
+        FB_RETURN_IF_ERROR(WaitForGroups(options.groups, deadline, unblocked));
+        continue;
+      }
+    }
+    Run(calls);
+    if (!take_id) continue;
+    std::vector<TrajectoryId> damaged;
+    Result<Taken> taken = View(pinned, &damaged);
+    if (taken.ok()) {
+      taken->take_id = *take_id;
+      return taken;
+    }
+    {
+      MutexLock lock(mutex_);
+      if (table_.GiveBackTake(*take_id).ok()) Quarantine(damaged, calls);
+    }
+    Run(calls);
+  }
+}
+
+Status Core::Acknowledge(int64_t take_id) {
+  MutexLock lock(mutex_);
+  if (!failed_.ok()) return failed_;
+  if (logged()) {
+    if (const TakeState* take = table_.FindTake(take_id)) {
+      LeaseRecord record;
+      for (const Placed& p : table_.Members(take->groups)) {
+        record.trajectory_ids.push_back(p.id.trajectory_id);
+      }
+      FB_RETURN_IF_ERROR(table_.AcknowledgeTake(take_id));
+      Note({.type = RecordType::kConsume}, EncodeLease(record));
+      if (!waiting_.empty()) Signal();
+      return OkStatus();
+    }
+  }
+  FB_RETURN_IF_ERROR(table_.AcknowledgeTake(take_id));
+  if (!waiting_.empty()) Signal();
+  return OkStatus();
+}
+
+Status Core::GiveBack(int64_t take_id) {
+  MutexLock lock(mutex_);
+  FB_RETURN_IF_ERROR(table_.GiveBackTake(take_id));
+  readers_.NotifyAll();
+  return OkStatus();
+}
+
+}  // namespace forebay::buffer

@@ -1,0 +1,201 @@
+// Reserve, Fill and what is acknowledged.
+#include "forebay/buffer/log/log.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "forebay/base/check.h"
+#include "forebay/base/futex.h"
+#include "forebay/base/mutex.h"
+#include "forebay/base/status.h"
+#include "forebay/buffer/buffer.h"
+#include "forebay/buffer/log/crc32c.h"
+#include "forebay/buffer/log/file.h"
+#include "forebay/buffer/log/record.h"
+#include "forebay/buffer/log/segment.h"
+
+namespace forebay::buffer {
+namespace {
+
+// One write: larger ones do not go faster, and delay the first record's acknowledgement.
+constexpr int64_t kGroupBytes = int64_t{1} << 20;
+constexpr auto kBlock = static_cast<int64_t>(kBlockBytes);
+// Copied and summed in pieces that stay in the first-level cache.
+constexpr size_t kCopyBytes = 12 << 10;
+
+uint32_t CopyAndSum(char* to, std::string_view from) {
+  uint32_t crc = 0;
+  while (!from.empty()) {
+    const size_t n = std::min(kCopyBytes, from.size());
+    std::memcpy(to, from.data(), n);
+    crc = Crc32c(from.substr(0, n), crc);
+    to += n;
+    from.remove_prefix(n);
+  }
+  return crc;
+}
+
+}  // namespace
+
+bool Log::Fits(int64_t record_bytes) const {
+  // Two pads may follow: of this group, and the last one.
+  return active_->used + record_bytes + kBlock + IndexBytes(active_->records + 3) <=
+         active_->capacity;
+}
+
+int64_t Log::payload_bytes_max() const {
+  return options_.segment_bytes - static_cast<int64_t>(kDataBegin) - 3 * kBlock -
+         static_cast<int64_t>(kRecordAlign);
+}
+
+bool Log::Reserve(Kind kind, const RecordHeader& header, size_t payload_bytes,
+                  std::function<void(Status)> done, LogSlot* slot) {
+  const int64_t bytes = RecordBytes(payload_bytes);
+  FB_CHECK(static_cast<int64_t>(payload_bytes) <= payload_bytes_max(), "a record too large");
+  MutexLock lock(mutex_);
+  if (!failed_.ok() || stopping_) return false;
+  if (sync() && !groups_.empty() && groups_.back()->open &&
+      groups_.back()->end - groups_.back()->begin >= kGroupBytes) {
+    CloseGroup(*groups_.back());
+  }
+  if (!Fits(bytes) && !Roll(kind)) return false;
+  Segment& segment = *active_;
+  slot->header = header;
+  slot->header.payload_bytes = static_cast<uint32_t>(payload_bytes);
+  slot->header.sequence = next_sequence_++;
+  slot->header.segment = segment.number;
+  slot->at = segment.memory.get() + segment.used;
+  slot->filled = nullptr;
+  const auto offset_64 = static_cast<uint32_t>(segment.used / static_cast<int64_t>(kRecordAlign));
+  if (sync()) slot->group = JoinGroup(bytes, slot->header.sequence);
+  segment.used += bytes;
+  segment.last_sequence = slot->header.sequence;
+  ++segment.records;
+  ++records_;
+  reserved_bytes_ += bytes;
+  if (kind != Kind::kNote || done) {
+    ++segment.unacknowledged;
+    pending_.emplace_back(
+        LogEntry{.header = slot->header, .offset_64 = offset_64, .done = std::move(done)}, active_);
+    if (!sync()) slot->filled = &pending_.back().filled;
+  }
+  return true;
+}
+
+// The open group, which takes the next `bytes` of the active segment.
+std::shared_ptr<FlushGroup> Log::JoinGroup(int64_t bytes, int64_t sequence) {
+  if (groups_.empty() || !groups_.back()->open) {
+    auto group = std::make_shared<FlushGroup>();
+    group->segment = active_;
+    // The segment's header goes with its first records.
+    const bool first = active_->used == static_cast<int64_t>(kDataBegin);
+    group->begin = first ? 0 : active_->used;
+    groups_.push_back(std::move(group));
+  }
+  FlushGroup& group = *groups_.back();
+  group.end = active_->used + bytes;
+  group.last_sequence = sequence;
+  group.copying.fetch_add(1, std::memory_order_relaxed);
+  return groups_.back();
+}
+
+void Log::Fill(LogSlot& slot, std::string_view payload) {
+  char* const at = slot.at;
+  slot.header.payload_crc =
+      durable() ? CopyAndSum(at + kRecordAlign, payload)
+                : (std::memcpy(at + kRecordAlign, payload.data(), payload.size()), 0U);
+  SealHeader(slot.header);
+  // The header comes last: where it is whole after a crash of the process, so is the payload.
+  std::atomic_thread_fence(std::memory_order_release);
+  std::memcpy(at, &slot.header, sizeof(slot.header));
+  if (slot.filled != nullptr) slot.filled->store(true, std::memory_order_release);
+  if (slot.group != nullptr && slot.group->copying.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    FutexWakeAll(slot.group->copying);
+  }
+}
+
+void Log::Note(const RecordHeader& header, std::string_view payload,
+               std::function<void(Status)> done) {
+  LogSlot slot;
+  if (!Reserve(Kind::kNote, header, payload.size(), done, &slot)) {
+    // The log has failed, or is failing now; on_failure tells everybody.
+    Fail(ResourceExhausted("there is no room for a note on any segment"));
+    MutexLock lock(mutex_);
+    if (done) {
+      pending_.emplace_back(LogEntry{.header = header, .durable = false, .done = std::move(done)},
+                            nullptr);
+    }
+    return;
+  }
+  Fill(slot, payload);
+  Kick();
+}
+
+void Log::TakeAcknowledged(Acknowledged* out) {
+  MutexLock lock(mutex_);
+  out->entries.clear();
+  while (!pending_.empty()) {
+    Pending& next = pending_.front();
+    if (next.segment != nullptr) {
+      const bool durable = sync() ? next.entry.header.sequence <= durable_sequence_
+                                  : next.filled.load(std::memory_order_acquire);
+      // After a failure nothing is waited for; but a mapped record is as durable as ever.
+      if (!durable && (failed_.ok() || !sync())) break;
+      next.entry.durable = durable;
+      --next.segment->unacknowledged;
+    }
+    out->entries.push_back(std::move(next.entry));
+    pending_.pop_front();
+  }
+  out->groups = std::move(written_);
+  written_.clear();
+}
+
+void Log::Wake(const Acknowledged& acknowledged) {
+  for (const auto& group : acknowledged.groups) {
+    group->done.store(1, std::memory_order_release);
+    FutexWakeAll(group->done);
+  }
+}
+
+Status Log::failed() const {
+  MutexLock lock(mutex_);
+  return failed_;
+}
+
+int64_t Log::last_sequence() const {
+  MutexLock lock(mutex_);
+  return next_sequence_ - 1;
+}
+
+int64_t Log::oldest_unacknowledged() const {
+  MutexLock lock(mutex_);
+  return pending_.empty() ? next_sequence_ : pending_.front().entry.header.sequence;
+}
+
+int64_t Log::reserved_bytes() const {
+  MutexLock lock(mutex_);
+  return reserved_bytes_;
+}
+
+LogStats Log::stats() const {
+  MutexLock lock(mutex_);
+  LogStats stats{.records = records_,
+                 .flushes = flushes_,
+                 .disk_bytes = disk_bytes_,
+                 .segments = static_cast<int64_t>(segments_.size())};
+  for (const auto& [number, segment] : segments_) {
+    if (segment->memory != nullptr) stats.memory_bytes += segment->capacity;
+  }
+  return stats;
+}
+
+}  // namespace forebay::buffer

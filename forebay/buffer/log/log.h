@@ -1,0 +1,231 @@
+// Log: where records go, in an order that the owner decides, and from where they are read.
+//
+// Segments are files of one size that are recycled. How an append becomes as durable as it has to:
+//   kSync    it is copied into the memory image of its segment; whoever finds no flush in progress
+//            (the waiting caller, else a flusher thread) writes everything that came meanwhile with
+//            one O_DIRECT | O_DSYNC write. One flush is in flight; while it is, the next group
+//            fills. Two flusher threads, so that the acknowledgements of one group overlap the
+//            write of the next.
+//   kOs      it is copied into a shared mapping of the segment's file, which outlives the process.
+//   kMemory  it is copied into memory. Notes are not even written.
+// Acknowledgements come in log order.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "forebay/base/clock.h"
+#include "forebay/base/mutex.h"
+#include "forebay/base/status.h"
+#include "forebay/buffer/buffer.h"
+#include "forebay/buffer/log/file.h"
+#include "forebay/buffer/log/record.h"
+
+namespace forebay::buffer {
+
+struct Segment {
+  uint32_t number = 0, file_id = 0;
+  int64_t capacity = 0;           // of the file
+  std::unique_ptr<LogFile> file;  // null in kMemory
+  std::shared_ptr<char> memory;   // its content; null: only on disk
+  // While it is written:
+  int64_t used = 0, records = 0;
+  int64_t last_sequence = 0;
+  int64_t unacknowledged = 0;
+  bool sealed = false;  // complete on disk, with its index
+};
+
+// What goes to the disk in one write.
+struct FlushGroup {
+  std::atomic<uint32_t> copying{1};  // reservations that are not filled, and 1 while it is open
+  std::atomic<uint32_t> done{0};     // 1: acknowledged, or failed
+  std::shared_ptr<Segment> segment;
+  int64_t begin = 0, end = 0;
+  int64_t last_sequence = 0;
+  bool open = true;
+  bool last_of_segment = false;
+};
+
+// A record between Reserve and its acknowledgement.
+struct LogEntry {
+  RecordHeader header;
+  uint32_t offset_64 = 0;  // in its segment, in units of 64 bytes
+  bool durable = true;     // false: the log failed before it was
+  std::function<void(Status)> done;
+};
+
+// Where a reserved record is to be written.
+struct LogSlot {
+  RecordHeader header;
+  char* at = nullptr;
+  std::atomic<bool>* filled = nullptr;  // kOs, kMemory
+  std::shared_ptr<FlushGroup> group;    // kSync
+};
+
+// A segment that is there when the log is opened.
+struct KnownSegment {
+  uint32_t number = 0, file_id = 0;
+  int64_t bytes = 0, last_sequence = 0;
+};
+
+struct LogOptions {
+  std::string folder;
+  Durability durability = Durability::kSync;
+  int64_t segment_bytes = int64_t{64} << 20;
+  int64_t memory_bytes_max = int64_t{1} << 30;
+  int64_t disk_bytes_max = int64_t{16} << 30;
+  int32_t group_size = 8;
+  int64_t last_sequence = 0;
+  uint32_t next_number = 1, next_file_id = 1;
+  std::vector<KnownSegment> segments;
+  bool manual = false;  // no threads: Pump flushes (simulations)
+};
+
+// Called with no lock of the log held, on the thread that caused the event.
+struct LogCallbacks {
+  std::function<void()> on_acknowledged;          // TakeAcknowledged has something
+  std::function<void(const Status&)> on_failure;  // once: nothing can be written any more
+  std::function<void()> on_work;                  // Maintain has something to do
+};
+
+struct LogStats {
+  int64_t records = 0, flushes = 0;
+  int64_t disk_bytes = 0, segments = 0, memory_bytes = 0;
+};
+
+// Thread-safe.
+class Log {
+ public:
+  // The first segments are there when it returns.
+  static Result<std::unique_ptr<Log>> Open(FileSystem* files, const LogOptions& options,
+                                           LogCallbacks callbacks);
+  // Flushes, seals the active segment and ends the threads.
+  ~Log();
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+
+  enum class Kind { kNote, kTrajectory, kMove };
+  // Takes the next place in the log. Never blocks. False: no room for a trajectory before segments
+  // are prepared or recycled (on_work), or the log has failed. `done` is in the entry that
+  // TakeAcknowledged gives. Notes, and records that move, can use the last spare segment too, since
+  // they are what frees others; a log without room for a note has failed.
+  bool Reserve(Kind kind, const RecordHeader& header, size_t payload_bytes,
+               std::function<void(Status)> done, LogSlot* slot);
+  // Copies the payload to its place, checksummed. Call it soon: later records wait for it. Then
+  // kOs, kMemory: on_acknowledged is for the caller to do; kSync: Await or Kick.
+  void Fill(LogSlot& slot, std::string_view payload);
+  // Reserve and Fill of a note, and Kick. With `done` it is acknowledged, without it is forgotten.
+  void Note(const RecordHeader& header, std::string_view payload,
+            std::function<void(Status)> done = {});
+  // kSync: somebody flushes soon.
+  void Kick();
+  // kSync: blocks until the group was acknowledged; flushes on this thread when nobody else does.
+  // False after the deadline.
+  bool Await(const std::shared_ptr<FlushGroup>& group, TimePoint deadline);
+  // Everything that Reserve gave before is on disk, or the log has failed. Call without a lock that
+  // on_acknowledged needs.
+  Status Flush();
+  // Manual mode.
+  void Pump();
+
+  // The entries that became durable since the last call, in log order; after a failure also those
+  // that did not. The owner calls Wake with the groups after it has told everybody.
+  struct Acknowledged {
+    std::vector<LogEntry> entries;
+    std::vector<std::shared_ptr<FlushGroup>> groups;
+  };
+  void TakeAcknowledged(Acknowledged* out);
+  static void Wake(const Acknowledged& acknowledged);
+
+  Status failed() const;
+  int64_t last_sequence() const;
+  // The first entry that is not taken by TakeAcknowledged; last_sequence() + 1 if there is none.
+  int64_t oldest_unacknowledged() const;
+  int64_t reserved_bytes() const;  // since it was opened
+  bool HasRoom() const;            // for another segment of trajectories
+
+  // ---- segments
+  std::shared_ptr<Segment> Pin(uint32_t number) const;  // null: not there
+  // Its memory now, or null: a copy holds it.
+  std::shared_ptr<char> MemoryOf(const Segment& segment) const;
+  // The payload of a record of a pinned segment: a view into its memory if there is any, else into
+  // `buffer`, read and verified. kDataLoss: damaged.
+  static Result<std::string_view> Read(const Segment& segment, const std::shared_ptr<char>& memory,
+                                       uint32_t offset_64, uint32_t payload_bytes,
+                                       int64_t trajectory_id, std::unique_ptr<char[]>* buffer);
+  // Prepares spare segments, and drops memory above memory_bytes_max. Blocks on the disk. An error
+  // (a full disk) is no failure yet: call it again later.
+  Status Maintain();
+  // The sealed segments without unacknowledged entries.
+  std::vector<uint32_t> Recyclable() const;
+  // Their content is not needed any more. Those that are pinned stay until another call.
+  void Recycle(std::span<const uint32_t> numbers);
+  LogStats stats() const;
+  int64_t segment_bytes() const { return options_.segment_bytes; }
+  bool durable() const { return options_.durability != Durability::kMemory; }
+  bool sync() const { return options_.durability == Durability::kSync; }
+  int64_t payload_bytes_max() const;  // of one record
+
+ private:
+  struct Pending {
+    LogEntry entry;
+    std::shared_ptr<Segment> segment;
+    std::atomic<bool> filled{false};
+    explicit Pending(LogEntry e, std::shared_ptr<Segment> s)
+        : entry(std::move(e)), segment(std::move(s)) {}
+  };
+
+  Log(FileSystem* files, const LogOptions& options, LogCallbacks callbacks);
+  std::string Path(uint32_t file_id) const;
+  bool Fits(int64_t record_bytes) const FB_REQUIRES(mutex_);
+  bool Roll(Kind kind) FB_REQUIRES(mutex_);
+  void Activate(std::shared_ptr<Segment> segment) FB_REQUIRES(mutex_);
+  std::shared_ptr<FlushGroup> JoinGroup(int64_t bytes, int64_t sequence) FB_REQUIRES(mutex_);
+  void CloseGroup(FlushGroup& group) FB_REQUIRES(mutex_);
+  void FlushFront();
+  void Seal(const std::shared_ptr<Segment>& segment);
+  void RunFlusher();
+  void Fail(const Status& why);
+  void SealMapped();
+  Result<std::shared_ptr<Segment>> NewSegment(uint32_t file_id);
+  Status AttachMemory(Segment& segment) const;
+  bool SpareWanted() const FB_REQUIRES(mutex_);
+  void DropColdMemory() FB_REQUIRES(mutex_);
+
+  FileSystem* const files_;
+  const LogOptions options_;
+  const LogCallbacks callbacks_;
+
+  mutable Mutex mutex_;
+  CondVar flusher_wake_;
+  std::shared_ptr<Segment> active_ FB_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Segment>> spares_ FB_GUARDED_BY(mutex_);
+  std::map<uint32_t, std::shared_ptr<Segment>> segments_ FB_GUARDED_BY(mutex_);  // used ones
+  std::vector<std::shared_ptr<Segment>> to_seal_ FB_GUARDED_BY(mutex_);          // kOs
+  std::deque<std::shared_ptr<FlushGroup>> groups_ FB_GUARDED_BY(mutex_);         // to be written
+  std::shared_ptr<FlushGroup> in_flight_ FB_GUARDED_BY(mutex_);                  // being written
+  std::vector<std::shared_ptr<FlushGroup>> written_ FB_GUARDED_BY(mutex_);
+  std::deque<Pending> pending_ FB_GUARDED_BY(mutex_);  // in log order
+  bool flushing_ FB_GUARDED_BY(mutex_) = false;
+  bool stopping_ FB_GUARDED_BY(mutex_) = false;
+  int64_t next_sequence_ FB_GUARDED_BY(mutex_) = 1;
+  int64_t durable_sequence_ FB_GUARDED_BY(mutex_) = 0;
+  uint32_t next_number_ FB_GUARDED_BY(mutex_) = 1;
+  uint32_t next_file_id_ FB_GUARDED_BY(mutex_) = 1;
+  int64_t disk_bytes_ FB_GUARDED_BY(mutex_) = 0;
+  int64_t reserved_bytes_ FB_GUARDED_BY(mutex_) = 0;
+  int64_t records_ FB_GUARDED_BY(mutex_) = 0, flushes_ FB_GUARDED_BY(mutex_) = 0;
+  Status failed_ FB_GUARDED_BY(mutex_);
+  std::vector<std::thread> flushers_;
+};
+
+}  // namespace forebay::buffer

@@ -1,0 +1,163 @@
+// Group commit: who writes, when, and what happens when the disk says no.
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "forebay/base/clock.h"
+#include "forebay/base/futex.h"
+#include "forebay/base/mutex.h"
+#include "forebay/base/status.h"
+#include "forebay/buffer/log/file.h"
+#include "forebay/buffer/log/log.h"
+#include "forebay/buffer/log/record.h"
+
+namespace forebay::buffer {
+namespace {
+
+constexpr auto kIdle = std::chrono::hours(1);
+constexpr auto kBlock = static_cast<int64_t>(kBlockBytes);
+
+}  // namespace
+
+// No more records join; a pad fills its last block, so that no later write touches it again.
+void Log::CloseGroup(FlushGroup& group) {
+  Segment& segment = *group.segment;
+  const int64_t end = (group.end + kBlock - 1) / kBlock * kBlock;
+  if (end > group.end) {
+    RecordHeader pad{.type = RecordType::kPad,
+                     .payload_bytes = static_cast<uint32_t>(end - group.end) -
+                                      static_cast<uint32_t>(kRecordAlign),
+                     .sequence = next_sequence_++,
+                     .segment = segment.number};
+    SealHeader(pad);
+    std::memcpy(segment.memory.get() + group.end, &pad, sizeof(pad));
+    segment.used = end;
+    ++segment.records;
+    segment.last_sequence = pad.sequence;
+    group.end = end;
+    group.last_sequence = pad.sequence;
+  }
+  group.open = false;
+  group.copying.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+// Writes the oldest group. The caller has set flushing_.
+void Log::FlushFront() {
+  std::shared_ptr<FlushGroup> group;
+  {
+    MutexLock lock(mutex_);
+    group = groups_.front();
+    groups_.pop_front();
+    if (group->open) CloseGroup(*group);
+    in_flight_ = group;
+  }
+  // Its writers are copying: microseconds.
+  for (uint32_t n = group->copying.load(std::memory_order_acquire); n != 0;
+       n = group->copying.load(std::memory_order_acquire)) {
+    FutexWait(group->copying, n, Now() + kIdle);
+  }
+  Status status;
+  if (group->end > group->begin) {
+    status = group->segment->file->WriteDurable(
+        group->begin, std::string_view(group->segment->memory.get() + group->begin,
+                                       static_cast<size_t>(group->end - group->begin)));
+  }
+  {
+    MutexLock lock(mutex_);
+    if (status.ok() && failed_.ok()) durable_sequence_ = group->last_sequence;
+    written_.push_back(group);
+    ++flushes_;
+    flushing_ = false;
+    in_flight_.reset();
+    if (!groups_.empty()) flusher_wake_.NotifyOne();
+  }
+  if (!status.ok()) {
+    Fail(status.WithContext("a write failed, so its segment is sealed and never retried"));
+    return;
+  }
+  callbacks_.on_acknowledged();
+  if (group->last_of_segment) Seal(group->segment);
+}
+
+void Log::Fail(const Status& why) {
+  Status failed;
+  {
+    MutexLock lock(mutex_);
+    if (!failed_.ok()) return;
+    failed_ = Unavailable("the buffer's log takes no more records: " + why.message());
+    failed = failed_;
+    for (auto& group : groups_) written_.push_back(std::move(group));
+    groups_.clear();
+    flusher_wake_.NotifyAll();
+  }
+  callbacks_.on_failure(failed);
+}
+
+void Log::Kick() {
+  if (!sync()) return;
+  MutexLock lock(mutex_);
+  if (!flushing_ && !groups_.empty()) flusher_wake_.NotifyOne();
+}
+
+bool Log::Await(const std::shared_ptr<FlushGroup>& group, TimePoint deadline) {
+  while (group->done.load(std::memory_order_acquire) == 0) {
+    bool lead = false;
+    {
+      MutexLock lock(mutex_);
+      lead = !flushing_ && !groups_.empty();
+      if (lead) flushing_ = true;
+    }
+    if (lead) {
+      FlushFront();
+      continue;
+    }
+    if (!FutexWait(group->done, 0, deadline)) return group->done.load() != 0;
+  }
+  return true;
+}
+
+Status Log::Flush() {
+  if (!sync()) return failed();
+  while (true) {
+    std::shared_ptr<FlushGroup> last;
+    {
+      MutexLock lock(mutex_);
+      if (!failed_.ok()) return failed_;
+      last = groups_.empty() ? in_flight_ : groups_.back();
+    }
+    if (last == nullptr) return OkStatus();
+    Await(last, Now() + kIdle);
+  }
+}
+
+void Log::Pump() {
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      if (groups_.empty()) return;
+      flushing_ = true;
+    }
+    FlushFront();
+  }
+}
+
+void Log::RunFlusher() {
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      while (!stopping_ && (flushing_ || groups_.empty())) {
+        flusher_wake_.WaitUntil(mutex_, Now() + kIdle);
+      }
+      if (flushing_ || groups_.empty()) return;
+      flushing_ = true;
+    }
+    FlushFront();
+  }
+}
+
+}  // namespace forebay::buffer

@@ -1,0 +1,367 @@
+// The segments of a Log: spares ahead, seals and memory behind, recycling.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "fmt/core.h"
+#include "forebay/base/check.h"
+#include "forebay/base/mutex.h"
+#include "forebay/base/status.h"
+#include "forebay/buffer/buffer.h"
+#include "forebay/buffer/log/crc32c.h"
+#include "forebay/buffer/log/file.h"
+#include "forebay/buffer/log/log.h"
+#include "forebay/buffer/log/record.h"
+#include "forebay/buffer/log/segment.h"
+
+namespace forebay::buffer {
+namespace {
+
+// The last spare is for notes: without the notes that end attempts nothing would ever be freed.
+constexpr size_t kSparesForNotes = 1;
+constexpr size_t kSparesWanted = 2;
+constexpr size_t kSparesMax = 8;  // more are given back to the disk
+constexpr int kFlushers = 2;
+
+// The bytes of a file or none, given back when the last view of them goes.
+std::shared_ptr<char> AnonymousMemory(size_t bytes) {
+  void* map = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (map == MAP_FAILED) return nullptr;
+  ::madvise(map, bytes, MADV_HUGEPAGE);
+  return {static_cast<char*>(map), [bytes](char* at) { ::munmap(at, bytes); }};
+}
+
+}  // namespace
+
+Log::Log(FileSystem* files, const LogOptions& options, LogCallbacks callbacks)
+    : files_(files),
+      options_(options),
+      callbacks_(std::move(callbacks)),
+      next_sequence_(options.last_sequence + 1),
+      durable_sequence_(options.last_sequence),
+      next_number_(options.next_number),
+      next_file_id_(options.next_file_id) {}
+
+Result<std::unique_ptr<Log>> Log::Open(FileSystem* files, const LogOptions& options,
+                                       LogCallbacks callbacks) {
+  std::unique_ptr<Log> log(new Log(files, options, std::move(callbacks)));
+  {
+    MutexLock lock(log->mutex_);
+    for (const KnownSegment& known : options.segments) {
+      auto segment = std::make_shared<Segment>();
+      segment->number = known.number;
+      segment->file_id = known.file_id;
+      segment->capacity = known.bytes;
+      segment->last_sequence = known.last_sequence;
+      segment->sealed = true;
+      // One that cannot be opened stays on the list: nothing of it is live, so it goes some day.
+      Result<std::unique_ptr<LogFile>> file = files->Open(log->Path(known.file_id));
+      if (file.ok()) segment->file = std::move(*file);
+      log->disk_bytes_ += known.bytes;
+      log->segments_[known.number] = std::move(segment);
+    }
+  }
+  for (size_t i = 0; i < 1 + kSparesForNotes; ++i) {
+    FB_ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, log->NewSegment(log->next_file_id_++));
+    MutexLock lock(log->mutex_);
+    log->spares_.push_back(std::move(segment));
+  }
+  if (log->durable()) {
+    if (log->sync()) FB_RETURN_IF_ERROR(files->SyncFolder(options.folder));
+  }
+  {
+    MutexLock lock(log->mutex_);
+    std::shared_ptr<Segment> first = log->spares_.front();
+    log->spares_.pop_front();
+    log->Activate(std::move(first));
+  }
+  if (log->sync() && !options.manual) {
+    for (int i = 0; i < kFlushers; ++i)
+      log->flushers_.emplace_back([l = log.get()] { l->RunFlusher(); });
+  }
+  return log;
+}
+
+Log::~Log() {
+  Flush().ok();  // a failure was told through on_failure
+  std::shared_ptr<Segment> active;
+  std::deque<std::shared_ptr<Segment>> spares;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    flusher_wake_.NotifyAll();
+    active = std::move(active_);
+    spares.swap(spares_);
+  }
+  for (std::thread& flusher : flushers_) flusher.join();
+  if (!durable() || !failed().ok()) return;
+  // A clean end: the next start has no segment to scan, and no space stays taken ahead.
+  SealMapped();
+  if (active != nullptr) Seal(active);
+  for (const auto& spare : spares) files_->Remove(Path(spare->file_id)).ok();
+}
+
+std::string Log::Path(uint32_t file_id) const {
+  return options_.folder + "/" + SegmentName(file_id);
+}
+
+Status Log::AttachMemory(Segment& segment) const {
+  const auto bytes = static_cast<size_t>(segment.capacity);
+  if (options_.durability == Durability::kOs) {
+    FB_ASSIGN_OR_RETURN(char* const map, segment.file->Map());
+    segment.memory = std::shared_ptr<char>(map, [](char*) {});  // the file unmaps it
+  } else {
+    segment.memory = AnonymousMemory(bytes);
+    if (segment.memory == nullptr) {
+      return ResourceExhausted(fmt::format("no memory for a segment of {} bytes", bytes));
+    }
+  }
+#ifdef MADV_POPULATE_WRITE
+  // Now, rather than one page fault after another in the middle of appends.
+  ::madvise(segment.memory.get(), bytes, MADV_POPULATE_WRITE);
+#endif
+  return OkStatus();
+}
+
+Result<std::shared_ptr<Segment>> Log::NewSegment(uint32_t file_id) {
+  auto segment = std::make_shared<Segment>();
+  segment->file_id = file_id;
+  segment->capacity = options_.segment_bytes;
+  if (durable()) {
+    FB_ASSIGN_OR_RETURN(segment->file,
+                        files_->Create(Path(file_id), options_.segment_bytes, sync()));
+  }
+  const Status attached = AttachMemory(*segment);
+  if (!attached.ok()) {
+    segment->file.reset();
+    if (durable()) files_->Remove(Path(file_id)).ok();
+    return attached;
+  }
+  MutexLock lock(mutex_);
+  disk_bytes_ += segment->capacity;
+  return segment;
+}
+
+void Log::Activate(std::shared_ptr<Segment> segment) {
+  segment->number = next_number_++;
+  segment->used = static_cast<int64_t>(kDataBegin);
+  segment->records = 0;
+  segment->last_sequence = next_sequence_ - 1;
+  segment->unacknowledged = 0;
+  segment->sealed = false;
+  if (durable()) {
+    const std::string block = EncodeSegmentHeader({.number = segment->number,
+                                                   .capacity = segment->capacity,
+                                                   .first_sequence = next_sequence_,
+                                                   .group_size = options_.group_size});
+    std::memcpy(segment->memory.get(), block.data(), block.size());
+  }
+  active_ = segment;
+  segments_[segment->number] = std::move(segment);
+}
+
+// The next segment; what the old one still needs to be complete is on its way.
+bool Log::Roll(Kind kind) {
+  if (spares_.size() <= (kind == Kind::kTrajectory ? kSparesForNotes : 0)) return false;
+  if (sync()) {
+    if (!groups_.empty() && groups_.back()->open) CloseGroup(*groups_.back());
+    auto last = std::make_shared<FlushGroup>();
+    last->segment = active_;
+    last->begin = last->end = active_->used;
+    last->last_sequence = next_sequence_ - 1;
+    last->open = false;
+    last->copying = 0;
+    last->last_of_segment = true;
+    groups_.push_back(std::move(last));
+  } else if (durable()) {
+    to_seal_.push_back(active_);
+  } else {
+    active_->sealed = true;
+  }
+  std::shared_ptr<Segment> next = std::move(spares_.front());
+  spares_.pop_front();
+  Activate(std::move(next));
+  callbacks_.on_work();
+  return true;
+}
+
+// Everything in it is written: its index follows. Without one it is scanned after a crash.
+void Log::Seal(const std::shared_ptr<Segment>& segment) {
+  std::vector<RecordHeader> headers;
+  headers.reserve(static_cast<size_t>(segment->records));
+  for (auto at = static_cast<int64_t>(kDataBegin); at < segment->used;) {
+    RecordHeader header;
+    std::memcpy(&header, segment->memory.get() + at, sizeof(header));
+    headers.push_back(header);
+    at += RecordBytes(header.payload_bytes);
+  }
+  const std::string index = EncodeIndex(segment->number, headers, segment->capacity);
+  const auto offset = segment->capacity - static_cast<int64_t>(index.size());
+  std::memcpy(segment->memory.get() + offset, index.data(), index.size());
+  Status status;
+  if (sync()) {
+    if (segment->used == static_cast<int64_t>(kDataBegin)) {  // its header came with no record
+      status = segment->file->WriteDurable(0, {segment->memory.get(), kDataBegin});
+    }
+    if (status.ok()) {
+      status = segment->file->WriteDurable(offset, {segment->memory.get() + offset, index.size()});
+    }
+  }
+  if (!status.ok()) {
+    Fail(status.WithContext("the index of a segment could not be written"));
+    return;
+  }
+  {
+    MutexLock lock(mutex_);
+    segment->sealed = true;
+  }
+  callbacks_.on_work();
+}
+
+void Log::SealMapped() {
+  std::vector<std::shared_ptr<Segment>> ready;
+  {
+    MutexLock lock(mutex_);
+    // Its last records may still be copied; notes are filled under the owner's lock.
+    const auto begin = std::stable_partition(to_seal_.begin(), to_seal_.end(),
+                                             [](const auto& s) { return s->unacknowledged > 0; });
+    ready.assign(std::make_move_iterator(begin), std::make_move_iterator(to_seal_.end()));
+    to_seal_.erase(begin, to_seal_.end());
+  }
+  for (const auto& segment : ready) Seal(segment);
+}
+
+bool Log::SpareWanted() const {
+  return !stopping_ && failed_.ok() && spares_.size() < kSparesWanted &&
+         disk_bytes_ + options_.segment_bytes <=
+             (durable() ? options_.disk_bytes_max : options_.memory_bytes_max);
+}
+
+Status Log::Maintain() {
+  if (durable() && !sync()) SealMapped();
+  while (true) {
+    uint32_t file_id = 0;
+    {
+      MutexLock lock(mutex_);
+      DropColdMemory();
+      if (!SpareWanted()) return OkStatus();
+      file_id = next_file_id_++;
+    }
+    FB_ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, NewSegment(file_id));
+    if (sync()) FB_RETURN_IF_ERROR(files_->SyncFolder(options_.folder));
+    MutexLock lock(mutex_);
+    spares_.push_back(std::move(segment));
+  }
+}
+
+// The oldest first: the newest are the likeliest to be read soon by those who follow the log.
+void Log::DropColdMemory() {
+  if (!durable()) return;
+  int64_t held = 0;
+  for (const auto& spare : spares_) held += spare->capacity;
+  for (const auto& [number, segment] : segments_) {
+    if (segment->memory != nullptr) held += segment->capacity;
+  }
+  for (auto& [number, segment] : segments_) {
+    if (held <= options_.memory_bytes_max) return;
+    if (segment->memory == nullptr || !segment->sealed) continue;
+    if (options_.durability == Durability::kOs) {
+      // Readers may hold views into the mapping, which is the file's.
+      if (segment.use_count() > 1) continue;
+      Result<std::unique_ptr<LogFile>> again = files_->Open(Path(segment->file_id));
+      if (!again.ok()) continue;
+      segment->memory.reset();
+      segment->file = std::move(*again);
+    } else {
+      segment->memory.reset();  // views keep it as long as they need
+    }
+    held -= segment->capacity;
+  }
+}
+
+bool Log::HasRoom() const {
+  MutexLock lock(mutex_);
+  return spares_.size() > kSparesForNotes;
+}
+
+std::shared_ptr<Segment> Log::Pin(uint32_t number) const {
+  MutexLock lock(mutex_);
+  const auto it = segments_.find(number);
+  return it == segments_.end() ? nullptr : it->second;
+}
+
+std::shared_ptr<char> Log::MemoryOf(const Segment& segment) const {
+  MutexLock lock(mutex_);
+  return segment.memory;
+}
+
+Result<std::string_view> Log::Read(const Segment& segment, const std::shared_ptr<char>& memory,
+                                   uint32_t offset_64, uint32_t payload_bytes,
+                                   int64_t trajectory_id, std::unique_ptr<char[]>* buffer) {
+  const auto offset = static_cast<int64_t>(offset_64) * static_cast<int64_t>(kRecordAlign);
+  if (memory != nullptr) {
+    return std::string_view(memory.get() + offset + kRecordAlign, payload_bytes);
+  }
+  const size_t bytes = kRecordAlign + payload_bytes;
+  if (segment.file == nullptr || offset + static_cast<int64_t>(bytes) > segment.file->bytes()) {
+    return DataLoss(
+        fmt::format("segment {} ends before trajectory {}", segment.number, trajectory_id));
+  }
+  *buffer = std::make_unique_for_overwrite<char[]>(bytes);
+  FB_RETURN_IF_ERROR(segment.file->ReadAt(offset, buffer->get(), bytes));
+  const auto header = ParseHeader({buffer->get(), kRecordAlign}, segment.number);
+  const std::string_view payload(buffer->get() + kRecordAlign, payload_bytes);
+  if (!header || header->trajectory_id != trajectory_id || header->payload_bytes != payload_bytes ||
+      header->payload_crc != Crc32c(payload)) {
+    return DataLoss(fmt::format("segment {}, byte {}: the record of trajectory {} is damaged",
+                                segment.number, offset, trajectory_id));
+  }
+  return payload;
+}
+
+std::vector<uint32_t> Log::Recyclable() const {
+  MutexLock lock(mutex_);
+  std::vector<uint32_t> numbers;
+  for (const auto& [number, segment] : segments_) {
+    if (segment->sealed && segment->unacknowledged == 0) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+void Log::Recycle(std::span<const uint32_t> numbers) {
+  std::vector<std::shared_ptr<Segment>> remove;
+  {
+    MutexLock lock(mutex_);
+    for (const uint32_t number : numbers) {
+      const auto it = segments_.find(number);
+      if (it == segments_.end() || it->second.use_count() > 1 || it->second->memory.use_count() > 1)
+        continue;
+      std::shared_ptr<Segment> segment = std::move(it->second);
+      segments_.erase(it);
+      const bool whole = segment->capacity == options_.segment_bytes && segment->memory != nullptr;
+      if (whole && spares_.size() < kSparesMax && !stopping_) {
+        // The last one to go is the first to come back: its memory is the warmest.
+        spares_.push_front(std::move(segment));
+      } else {
+        disk_bytes_ -= segment->capacity;
+        remove.push_back(std::move(segment));
+      }
+    }
+  }
+  if (!durable()) return;
+  for (const auto& segment : remove) files_->Remove(Path(segment->file_id)).ok();
+}
+
+}  // namespace forebay::buffer
