@@ -8,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "apps/buffer_command.h"
 #include "apps/commands.h"
 #include "forebay/base/status.h"
 
@@ -72,6 +73,8 @@ int Main(int argc, char** argv) {
   CLI::App* config_app =
       app.add_subcommand("config", "list every configuration key, its default and its meaning");
 
+  const BufferApp buffer = AddBuffer(app);
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -96,6 +99,8 @@ int Main(int argc, char** argv) {
     status = Devices(devices);
   } else if (config_app->parsed()) {
     status = PrintConfigKeys();
+  } else if (buffer.app->parsed()) {
+    status = buffer.run();
   }
   // What was asked for and could not be printed is no success.
   if (status.ok() && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {

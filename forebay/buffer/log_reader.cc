@@ -151,6 +151,7 @@ SegmentInfo LogReader::Look(const std::string& name) const {
   const Result<SegmentHeader> header = ParseSegmentHeader(block);
   if (!header.ok()) {
     if (header.status().code() == StatusCode::kFailedPrecondition) {
+      info.foreign = true;
       return damaged(header.status().message());
     }
     info.number = GuessNumber(**file);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -80,6 +81,7 @@ struct SegmentInfo {
   int64_t first_sequence = 0, last_sequence = 0;  // 0: no record
   int32_t group_size = 0;
   std::array<int64_t, kLogEvents> records{};  // by event
+  bool foreign = false;                       // kDamaged: whole, but of a build with another format
   std::string problem;
   int64_t records_total() const;
 };
@@ -192,6 +194,7 @@ class LogReader {
   std::optional<LogRecord> ToRecord(const ScannedRecord& scanned, uint32_t segment);
   void Note(std::string note);
   std::string Path(const SegmentInfo& segment) const { return folder_ + "/" + segment.file; }
+  bool EndsBefore(size_t segment, int64_t sequence) const;
   SegmentInfo Look(const std::string& name) const;
   void LookInside(SegmentInfo& info);
   Result<std::string> ReadSegment(const SegmentInfo& segment);

@@ -50,7 +50,7 @@ std::optional<LogRecord> LogReader::ToRecord(const ScannedRecord& scanned, uint3
       break;
     case RecordType::kTrajectory:
       record.id = header.id();
-      record.min_version = header.min_version == kNoVersion ? -1 : int64_t{header.min_version};
+      record.min_version = header.min_version;
       record.priority = header.priority;
       record.encoded = scanned.payload;
       break;
@@ -134,6 +134,14 @@ bool LogReader::VisitSegment(const SegmentInfo& segment, const LogFilter& filter
   return true;
 }
 
+// Whether all of a segment lies before `sequence`, as the next one's header says.
+bool LogReader::EndsBefore(size_t segment, int64_t sequence) const {
+  if (segment + 1 >= segments_.size()) return false;
+  const SegmentInfo& next = segments_[segment + 1];
+  return next.number > segments_[segment].number && next.first_sequence > 0 &&
+         next.first_sequence <= sequence;
+}
+
 Status LogReader::ForEach(const LogFilter& filter, const Visit& visit) {
   int64_t last = 0;
   // A copy of a segment under another name holds nothing new.
@@ -148,11 +156,7 @@ Status LogReader::ForEach(const LogFilter& filter, const Visit& visit) {
       if (!segment.problem.empty()) Note(fmt::format("{}: {}", segment.file, segment.problem));
       continue;
     }
-    const SegmentInfo* next = i + 1 < segments_.size() ? &segments_[i + 1] : nullptr;
-    if (next != nullptr && next->number > segment.number && next->first_sequence > 0 &&
-        next->first_sequence <= filter.from_sequence) {
-      continue;  // all of it is before
-    }
+    if (EndsBefore(i, filter.from_sequence)) continue;
     if (!VisitSegment(segment, filter, once)) break;
   }
   return OkStatus();
@@ -189,8 +193,12 @@ Status LogReader::Follow(int64_t sequence, const LogFilter& filter, const Visit&
   }
   if (newest == nullptr) return OkStatus();
   int64_t last = sequence;
-  for (const SegmentInfo& segment : segments_) {
-    if (segment.number == 0 || &segment == newest || segment.number < followed_segment_) continue;
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    const SegmentInfo& segment = segments_[i];
+    if (segment.number == 0 || &segment == newest || segment.number < followed_segment_ ||
+        EndsBefore(i, after.from_sequence)) {
+      continue;
+    }
     const Visit once = [&](const LogRecord& record) {
       if (record.sequence <= last) return true;
       last = record.sequence;
