@@ -130,10 +130,11 @@ Status Core::StartLog(FileSystem* files, Recovered recovered) {
                  .next_file_id = recovered.next_file_id,
                  .segments = std::move(recovered.segments),
                  .manual = manual_};
-  FB_ASSIGN_OR_RETURN(log_, Log::Open(files, log,
-                                      {.on_acknowledged = [this] { Publish(); },
-                                       .on_failure = [this](const Status& why) { OnLogFailure(why); },
-                                       .on_work = [this] { Signal(); }}));
+  FB_ASSIGN_OR_RETURN(log_,
+                      Log::Open(files, log,
+                                {.on_acknowledged = [this] { Publish(); },
+                                 .on_failure = [this](const Status& why) { OnLogFailure(why); },
+                                 .on_work = [this] { Signal(); }}));
   return OkStatus();
 }
 

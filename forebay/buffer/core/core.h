@@ -99,8 +99,7 @@ class Core : public Buffer {
   bool logged() const { return options_.durability != Durability::kMemory; }
 
   Status RefusalLocked() const FB_REQUIRES(mutex_);
-  void Note(RecordHeader header, std::string_view payload = {}, Done done = {})
-      FB_REQUIRES(mutex_);
+  void Note(RecordHeader header, std::string_view payload = {}, Done done = {}) FB_REQUIRES(mutex_);
   void EndWithoutTraining(const TrajectoryId& id, RejectReason reason, const Done& done);
   void NoteRejected(const std::vector<TrajectoryId>& ids, RejectReason reason, Calls& calls)
       FB_REQUIRES(mutex_);
@@ -123,8 +122,7 @@ class Core : public Buffer {
   bool CanLease(int64_t groups) const FB_REQUIRES(mutex_);
   Status LeaseTimedOut(int64_t groups) const FB_REQUIRES(mutex_);
   void WakeReaders() FB_REQUIRES(mutex_);
-  Status WaitForGroups(int64_t groups, TimePoint deadline, uint64_t unblocked)
-      FB_REQUIRES(mutex_);
+  Status WaitForGroups(int64_t groups, TimePoint deadline, uint64_t unblocked) FB_REQUIRES(mutex_);
   Pinned Pin(std::span<const int64_t> groups) const FB_REQUIRES(mutex_);
   Result<Taken> View(const Pinned& pinned, std::vector<TrajectoryId>* damaged) const;
   Result<std::vector<TrajectoryPtr>> Load(const Pinned& pinned,
@@ -163,7 +161,8 @@ class Core : public Buffer {
   int64_t leasing_ FB_GUARDED_BY(mutex_) = 0;
   std::map<int64_t, std::vector<TrajectoryPtr>> loaded_ FB_GUARDED_BY(mutex_);
   Status lease_error_ FB_GUARDED_BY(mutex_);
-  int64_t groups_wanted_ FB_GUARDED_BY(mutex_) = 0;  // the least that a waiting reader needs; 0: none
+  int64_t groups_wanted_ FB_GUARDED_BY(mutex_) =
+      0;  // the least that a waiting reader needs; 0: none
   bool appends_paused_ FB_GUARDED_BY(mutex_) = false, readers_paused_ FB_GUARDED_BY(mutex_) = false;
   uint64_t unblocked_ FB_GUARDED_BY(mutex_) = 0;  // times
   std::string unblock_reason_ FB_GUARDED_BY(mutex_);

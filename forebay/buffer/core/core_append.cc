@@ -143,10 +143,10 @@ Core::Place Core::StartAppend(std::string_view encoded, const AppendOptions& opt
   }
   if (summary->min_version > kVersionMax || !(options.priority >= 0) ||
       options.priority > std::numeric_limits<float>::max()) {
-    done(InvalidArgument(fmt::format("trajectory {}: version {}, priority {}: a version is at most "
-                                     "{}, a priority finite and not negative",
-                                     id.trajectory_id, summary->min_version, options.priority,
-                                     kVersionMax)));
+    done(InvalidArgument(
+        fmt::format("trajectory {}: version {}, priority {}: a version is at most "
+                    "{}, a priority finite and not negative",
+                    id.trajectory_id, summary->min_version, options.priority, kVersionMax)));
     return Place::kEnded;
   }
   Status ended;
@@ -196,8 +196,9 @@ Status Core::CheckAppend(const TrajectorySummary& summary, bool* duplicate, Done
     if (!table_.InFlight(id)) FB_RETURN_IF_ERROR(table_.Dispatch(id));
   } else if (!table_.InFlight(id) || writing != appending_.end()) {
     table_.CountLate();
-    return NotFound(fmt::format("attempt {} (group {}, member {}) is not in flight: dropped as late",
-                                id.trajectory_id, id.group_id, id.member));
+    return NotFound(
+        fmt::format("attempt {} (group {}, member {}) is not in flight: dropped as late",
+                    id.trajectory_id, id.group_id, id.member));
   }
   appending_.try_emplace(id.trajectory_id);
   return OkStatus();
@@ -314,11 +315,10 @@ void Core::FailWaiting(const Status& why, Calls& calls) {
 
 std::string Core::RoomText() const {
   const LogStats log = log_->stats();
-  std::string text =
-      logged() ? fmt::format("{} of {} bytes of disk are taken", log.disk_bytes,
-                             options_.disk_bytes_max)
-               : fmt::format("{} of {} bytes of memory are taken", log.disk_bytes,
-                             options_.memory_bytes_max);
+  std::string text = logged() ? fmt::format("{} of {} bytes of disk are taken", log.disk_bytes,
+                                            options_.disk_bytes_max)
+                              : fmt::format("{} of {} bytes of memory are taken", log.disk_bytes,
+                                            options_.memory_bytes_max);
   if (appends_paused_) text = "appends are paused";
   if (!disk_error_.ok()) text += fmt::format(" ({})", disk_error_.message());
   return text + ": " + table_.Describe();

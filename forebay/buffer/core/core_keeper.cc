@@ -142,9 +142,8 @@ bool Core::StateDue() {
 
 std::vector<uint32_t> Core::DeadSegments() const {
   std::vector<uint32_t> dead = log_->Recyclable();
-  std::erase_if(dead, [this](uint32_t number) FB_REQUIRES(mutex_) {
-    return table_.SegmentIsLive(number);
-  });
+  std::erase_if(
+      dead, [this](uint32_t number) FB_REQUIRES(mutex_) { return table_.SegmentIsLive(number); });
   return dead;
 }
 
@@ -186,9 +185,8 @@ void Core::Move(uint32_t number) {
     if (record.header.type != RecordType::kTrajectory) continue;
     const auto offset_64 = static_cast<uint32_t>(record.offset / kRecordAlign);
     std::unique_ptr<char[]> buffer;
-    const auto payload =
-        Log::Read(*segment, memory, offset_64, record.header.payload_bytes,
-                  record.header.trajectory_id, &buffer);
+    const auto payload = Log::Read(*segment, memory, offset_64, record.header.payload_bytes,
+                                   record.header.trajectory_id, &buffer);
     if (!payload.ok()) continue;  // whoever takes it will find it
     LogSlot slot;
     {

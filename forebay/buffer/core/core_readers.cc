@@ -268,10 +268,12 @@ Status Core::MarkTrained(int64_t batch_sequence) {
 }
 
 Status Core::Commit(int64_t batch_sequence) {
+  int64_t before = 0;
   {
     MutexLock lock(mutex_);
     if (batch_sequence <= table_.committed_batch()) return OkStatus();
     if (!failed_.ok()) return failed_;
+    before = table_.committed_batch();
     LeaseRecord record{.sequence = batch_sequence};
     for (int64_t sequence = table_.committed_batch() + 1; sequence <= batch_sequence; ++sequence) {
       const BatchState* batch = table_.FindBatch(sequence);
@@ -283,8 +285,8 @@ Status Core::Commit(int64_t batch_sequence) {
     FB_RETURN_IF_ERROR(table_.Commit(batch_sequence));
     Note({.type = RecordType::kCommit}, EncodeLease(record));
   }
-  if (!options_.retain_committed) return Release(batch_sequence);
-  return OkStatus();
+  // The checkpoint before this one may still be what a restart has to go back to.
+  return options_.retain_committed ? OkStatus() : Release(before);
 }
 
 Status Core::Release(int64_t batch_sequence) {
@@ -355,8 +357,8 @@ Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
         NoteRejected(table_.RejectStale(options.learner_version, options_.max_staleness),
                      RejectReason::kStale, calls);
         if (table_.ready_groups() >= options.groups) {
-          take_id = table_.Take(options.groups, options.selector, Now() + options.expires_after,
-                                rng_);
+          take_id =
+              table_.Take(options.groups, options.selector, Now() + options.expires_after, rng_);
         }
       }
       if (take_id) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,431 +16,370 @@
 #include "fmt/core.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
-#include "forebay/buffer/core/mirror.h"
+#include "forebay/buffer/core/quarantine.h"
+#include "forebay/buffer/core/replay.h"
+#include "forebay/buffer/core/restore.h"
+#include "forebay/buffer/log/crc32c.h"
 #include "forebay/buffer/log/file.h"
+#include "forebay/buffer/log/log.h"
 #include "forebay/buffer/log/record.h"
 #include "forebay/buffer/log/segment.h"
+#include "forebay/buffer/log/state_file.h"
 #include "forebay/buffer/table/table.h"
 #include "forebay/trajectory/trajectory.h"
 
 namespace forebay::buffer {
 namespace {
 
-// Garbage that a power loss can leave of a first segment whose opening was being written.
-constexpr int64_t kGarbageOfAStart = 4096;
-constexpr size_t kNotesMax = 200;
+// Pending payloads in sealed segments are checked now up to so many bytes, and the rest by whoever
+// reads them: a start must not take as long as reading everything.
+constexpr int64_t kVerifyBytesMax = int64_t{256} << 20;
 
-struct Found {  // a record, without a trajectory's payload
-  RecordHeader header;
-  std::string payload;
-  TrajectoryId id;          // of a trajectory
-  int64_t file_offset = 0;  // of its payload
+struct SegmentFile {
+  uint32_t file_id = 0;
+  std::unique_ptr<LogFile> file;
+  SegmentHeader header;
 };
 
 class Recoverer {
  public:
-  Recoverer(FileSystem& files, const BufferOptions& options, int64_t committed_batch)
-      : files_(files), options_(options), committed_batch_(committed_batch) {}
+  Recoverer(FileSystem& files, StateFiles& states, const BufferOptions& options,
+            int64_t committed_batch)
+      : files_(files),
+        states_(states),
+        options_(options),
+        committed_batch_(committed_batch),
+        quarantine_(files, options.folder + "/quarantine", &report_) {}
 
   Result<Recovered> Run() {
-    FB_RETURN_IF_ERROR(ReadSegments());
-    DropRefused();
+    FB_RETURN_IF_ERROR(OpenSegments());
+    FB_RETURN_IF_ERROR(ReadState());
+    for (auto& [number, segment] : segments_) FB_RETURN_IF_ERROR(ReadSegment(number, segment));
     FB_RETURN_IF_ERROR(CheckReadable());
-    FB_ASSIGN_OR_RETURN(Table table, BuildState());
-    RestoreCommits(table);
-    LoadContent(table);
-    EndAttempts(table);
-    CheckReplays(table);
-    table.MarkReplays();
-    return Finish(std::move(table));
+    return Finish();
   }
 
  private:
-  void Note(std::string text) {
-    if (report_.notes.size() < kNotesMax) report_.notes.push_back(std::move(text));
-  }
-  std::string Path(uint32_t segment) const { return options_.folder + "/" + SegmentName(segment); }
-
-  Status ReadSegments();
-  Status ReadSegment(uint32_t number, bool last);
-  void Quarantine(uint32_t number, const DamagedRange& range, std::string_view bytes);
-  void DropRefused();
+  Status OpenSegments();
+  Status OpenSegment(const std::string& name, uint32_t file_id);
+  Status WrongGroupSize(int32_t found) const;
+  Status ReadState();
+  Status ReadSegment(uint32_t number, SegmentFile& segment);
+  void ApplyRecords(uint32_t number, SegmentFile& segment, const SegmentScan& scan);
+  Status SealSegment(uint32_t number, SegmentFile& segment, const SegmentScan& scan);
+  void NoteGap(int64_t from, int64_t to);
   Status CheckReadable();
-  Result<Table> BuildState();
-  void RestoreCommits(Table& table);
-  void LoadContent(Table& table);
-  void EndAttempts(Table& table);
-  void CheckReplays(Table& table);
-  Recovered Finish(Table table);
-  void GiveUpTrajectory(Table& table, const TrajectoryId& id);
-  void UnleaseFrom(Table& table, int64_t sequence, const std::string& why);
+  void VerifyPayloads();
+  bool Readable(const Placed& placed, bool decode);
+  Result<Recovered> Finish();
+  void Note(std::string note) { report_.notes.push_back(std::move(note)); }
 
   FileSystem& files_;
+  StateFiles& states_;
   const BufferOptions& options_;
   const int64_t committed_batch_;
   Recovery report_;
-  std::map<int64_t, Found> records_;          // by sequence
-  std::map<uint32_t, Opening> openings_;      // by segment
-  std::map<int64_t, int64_t> trajectory_at_;  // id -> sequence of its record
-  std::set<int64_t> consumed_;     // batches that could not be leased again, but are trained
-  std::set<int64_t> damaged_ids_;  // trajectories whose record is damaged
-  std::map<uint32_t, int64_t> segments_;
-  uint32_t next_segment_ = 1;
-  int64_t garbage_bytes_ = 0;
-  bool all_kept_ = true;  // the damaged bytes are in quarantine
+  Quarantine quarantine_;
+
+  std::map<uint32_t, SegmentFile> segments_;  // by number
+  std::vector<KnownSegment> known_;
+  std::set<uint32_t> checked_;  // whose payloads were looked at by the scan
+  std::set<int64_t> damaged_ids_;
+  int64_t unreadable_ = 0, records_ = 0;
+  uint32_t next_file_id_ = 1;
+  int64_t state_sequence_ = 0, last_sequence_ = 0;
+  std::optional<Replay> replay_;
 };
 
-Status Recoverer::ReadSegments() {
+Status Recoverer::WrongGroupSize(int32_t found) const {
+  return FailedPrecondition(fmt::format(
+      "the buffer in '{}' was written with group_size {}, now {} is asked for: use {}, or another "
+      "run folder",
+      options_.folder, found, options_.group_size, found));
+}
+
+Status Recoverer::OpenSegments() {
   FB_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(options_.folder));
-  std::vector<uint32_t> numbers;
   for (const std::string& name : names) {
-    if (const auto number = ParseSegmentName(name)) numbers.push_back(*number);
-  }
-  std::ranges::sort(numbers);
-  for (const uint32_t number : numbers) {
-    FB_RETURN_IF_ERROR(ReadSegment(number, number == numbers.back()));
-    next_segment_ = number + 1;
+    const std::optional<uint32_t> file_id = ParseSegmentName(name);
+    if (!file_id) continue;
+    next_file_id_ = std::max(next_file_id_, *file_id + 1);
+    FB_RETURN_IF_ERROR(OpenSegment(name, *file_id));
   }
   return OkStatus();
 }
 
-Status Recoverer::ReadSegment(uint32_t number, bool last) {
-  const Result<std::string> bytes = files_.Read(Path(number));
-  if (!bytes.ok()) {
+Status Recoverer::OpenSegment(const std::string& name, uint32_t file_id) {
+  const std::string path = options_.folder + "/" + name;
+  Result<std::unique_ptr<LogFile>> file = files_.Open(path);
+  std::string block(kDataBegin + kRecordAlign, '\0');
+  Status read = file.status();
+  if (read.ok()) {
+    block.resize(static_cast<size_t>(
+        std::min<int64_t>(static_cast<int64_t>(block.size()), (*file)->bytes())));
+    read = (*file)->ReadAt(0, block.data(), block.size());
+  }
+  if (!read.ok()) {
     // Its trajectories count as quarantined; the file stays for a person to look at.
-    Note(fmt::format("{}: {}", SegmentName(number), bytes.status().message()));
-    garbage_bytes_ += kGarbageOfAStart + 1;
-    segments_[number] = 0;
+    Note(fmt::format("{}: {}", name, read.message()));
+    ++unreadable_;
     return OkStatus();
   }
-  const SegmentScan scan = ScanSegment(*bytes, number);
-  if (options_.durability == Durability::kSync) {
-    // What this process goes on from must not vanish with the power. A process that was killed may
-    // have left records in the page cache; after a failed flush they look clean there and are not
-    // on the device, so the last segment is written again.
-    FB_RETURN_IF_ERROR(
-        last ? files_.Rewrite(Path(number), std::string_view(*bytes).substr(0, scan.valid_end))
-             : files_.SyncPath(Path(number)));
+  Result<SegmentHeader> header = ParseSegmentHeader(block);
+  if (header.status().code() == StatusCode::kFailedPrecondition) {
+    return header.status().WithContext(name);
   }
-  for (const ScannedRecord& scanned : scan.records) {
-    Found found{.header = scanned.header};
-    if (found.header.type == RecordType::kTrajectory) {
-      const std::optional<TrajectoryId> id = PeekId(scanned.payload);
-      if (!id) continue;
-      found.id = *id;
-      found.file_offset = static_cast<int64_t>(scanned.offset + kRecordAlign);
-    } else {
-      found.payload = scanned.payload;
-    }
-    if (found.header.type == RecordType::kOpening) {
-      FB_ASSIGN_OR_RETURN(openings_[number], ParseOpening(scanned.payload));
-      if (openings_[number].group_size != options_.group_size) {
-        return FailedPrecondition(fmt::format(
-            "the buffer in '{}' was written with group_size {}, now {} is asked for: use {}, or "
-            "another run folder",
-            options_.folder, openings_[number].group_size, options_.group_size,
-            openings_[number].group_size));
-      }
-    }
-    records_.insert_or_assign(found.header.sequence, std::move(found));
+  if (!header.ok() && block.find_first_not_of('\0') == std::string::npos) {
+    // A spare that was never used.
+    return files_.Remove(path);
   }
-  for (const DamagedRange& range : scan.damaged) Quarantine(number, range, *bytes);
-  segments_[number] = static_cast<int64_t>(bytes->size());
-  if (last && all_kept_ && scan.valid_end < bytes->size()) {
-    // Space that was taken ahead, and what a crash cut (kept in quarantine).
-    if (files_.Truncate(Path(number), static_cast<int64_t>(scan.valid_end)).ok()) {
-      segments_[number] = static_cast<int64_t>(scan.valid_end);
+  if (!header.ok()) {
+    // The first record names the segment too.
+    RecordHeader first;
+    if (block.size() == kDataBegin + kRecordAlign) {
+      std::memcpy(&first, block.data() + kDataBegin, sizeof(first));
     }
+    Note(fmt::format("{}: {}", name, header.status().message()));
+    if (!ParseHeader(std::string_view(block).substr(std::min(kDataBegin, block.size())),
+                     first.segment)) {
+      ++unreadable_;
+      return OkStatus();
+    }
+    header = SegmentHeader{.number = first.segment,
+                           .capacity = (*file)->bytes(),
+                           .first_sequence = first.sequence,
+                           .group_size = options_.group_size};
   }
+  if (header->group_size != options_.group_size) return WrongGroupSize(header->group_size);
+  segments_[header->number] = {.file_id = file_id, .file = std::move(*file), .header = *header};
   return OkStatus();
 }
 
-void Recoverer::Quarantine(uint32_t number, const DamagedRange& range, std::string_view bytes) {
-  const auto size = static_cast<int64_t>(range.bytes);
-  for (const TrajectoryId& id : range.lost) damaged_ids_.insert(id.trajectory_id);
-  garbage_bytes_ += size;
-  const std::string folder = options_.folder + "/quarantine";
-  const std::string_view damaged = bytes.substr(range.offset, range.bytes);
-  std::string path;
-  for (int copy = 1;; ++copy) {  // the same place may be damaged twice
-    path =
-        fmt::format("{}/segment-{:010}-at-{}{}{}", folder, number, range.offset,
-                    range.torn_tail ? ".torn" : ".damaged", copy == 1 ? "" : std::to_string(copy));
-    const Result<std::string> known = files_.Read(path);
-    if (!known.ok()) break;
-    if (*known == damaged) return;  // an earlier recovery reported it
+Status Recoverer::ReadState() {
+  Result<State> state = states_.Read();
+  Result<Table> table = state.ok() ? Table::DecodeSnapshot(state->table) : state.status();
+  if (table.ok() && table->group_size() != options_.group_size) {
+    return WrongGroupSize(table->group_size());
   }
-  if (range.torn_tail) {
-    report_.torn_tail_bytes += size;
-    Note(fmt::format("{}: {} bytes at {} were being written when the process ended",
-                     SegmentName(number), range.bytes, range.offset));
-  } else {
-    report_.quarantined_records += range.records;
-    report_.quarantined_bytes += size;
-    Note(fmt::format("{}: {} bytes at {} are damaged and were put in quarantine",
-                     SegmentName(number), range.bytes, range.offset));
+  if (!table.ok()) {
+    const bool fresh = state.status().code() == StatusCode::kNotFound && segments_.empty();
+    if (!fresh && !(segments_.empty() && unreadable_ == 0)) {
+      Note(fmt::format("{}: counts start from the records that are there",
+                       table.status().message()));
+    }
+    replay_.emplace(Table(options_.group_size), 0, 0);
+    return OkStatus();
   }
-  Status kept = files_.MakeFolder(folder);
-  if (kept.ok()) {
-    Result<std::unique_ptr<LogFile>> file = files_.Create(path, size);
-    kept = file.ok() ? (*file)->Write(0, damaged) : file.status();
-    if (kept.ok()) kept = (*file)->Sync();
-    if (kept.ok()) kept = files_.SyncFolder(folder);
-  }
-  if (kept.ok()) return;
-  all_kept_ = false;
-  Note(fmt::format("the damaged bytes could not be copied: {}", kept.message()));
+  state_sequence_ = last_sequence_ = state->sequence;
+  replay_.emplace(std::move(*table), state->sequence, state->replay_from);
+  return OkStatus();
 }
 
-// A write that was refused may still lie whole in its segment; the next segment's opening says what
-// was good.
-void Recoverer::DropRefused() {
-  for (auto it = records_.begin(); it != records_.end();) {
-    const auto next = openings_.upper_bound(it->second.header.segment);
-    if (next != openings_.end() && it->first > next->second.previous_sequence) {
-      it = records_.erase(it);
-      continue;
+void Recoverer::NoteGap(int64_t from, int64_t to) {
+  if (from <= state_sequence_ || from >= to) return;
+  Note(fmt::format("records {} to {} are not in the log", from, to - 1));
+}
+
+Status Recoverer::ReadSegment(uint32_t number, SegmentFile& segment) {
+  KnownSegment known{.number = number, .file_id = segment.file_id, .bytes = segment.file->bytes()};
+  std::optional<SegmentScan> scan = ReadIndex(*segment.file, number);
+  if (!scan) {
+    std::string bytes(static_cast<size_t>(known.bytes), '\0');
+    const Status read = segment.file->ReadAt(0, bytes.data(), bytes.size());
+    if (!read.ok()) {
+      Note(fmt::format("segment {}: {}", number, read.message()));
+      ++unreadable_;
+      known_.push_back(known);
+      return OkStatus();
     }
-    if (it->second.header.type == RecordType::kTrajectory) {
-      trajectory_at_[it->second.id.trajectory_id] = it->first;
+    scan = ScanSegment(bytes, number);
+    checked_.insert(number);
+    for (const DamagedRange& range : scan->damaged) {
+      for (const TrajectoryId& id : range.lost) damaged_ids_.insert(id.trajectory_id);
+      quarantine_.Put(number, range, std::string_view(bytes).substr(range.offset, range.bytes));
     }
-    ++it;
+    if (!scan->records.empty()) {
+      NoteGap(last_sequence_ + 1, scan->records.front().header.sequence);
+    }
+    ApplyRecords(number, segment, *scan);
+    FB_RETURN_IF_ERROR(SealSegment(number, segment, *scan));
+    known.bytes = segment.file->bytes();
+  } else {
+    if (!scan->records.empty()) {
+      NoteGap(last_sequence_ + 1, scan->records.front().header.sequence);
+    }
+    ApplyRecords(number, segment, *scan);
   }
-  report_.records = static_cast<int64_t>(records_.size());
+  known.last_sequence = last_sequence_;
+  known_.push_back(known);
+  return OkStatus();
+}
+
+void Recoverer::ApplyRecords(uint32_t number, SegmentFile& segment, const SegmentScan& scan) {
+  for (const ScannedRecord& record : scan.records) {
+    ++records_;
+    last_sequence_ = std::max(last_sequence_, record.header.sequence);
+    std::string payload(record.payload);
+    if (scan.sealed && replay_->NeedsPayload(record.header)) {
+      payload.resize(record.header.payload_bytes);
+      const auto at = static_cast<int64_t>(record.offset + kRecordAlign);
+      const Status read = segment.file->ReadAt(at, payload.data(), payload.size());
+      if (!read.ok() || Crc32c(payload) != record.header.payload_crc) {
+        quarantine_.Put(number, {.offset = record.offset, .bytes = payload.size() + kRecordAlign},
+                        payload);
+        continue;
+      }
+    }
+    replay_->Apply(record.header, static_cast<uint32_t>(record.offset / kRecordAlign), payload);
+  }
+}
+
+// Gives a segment that a crash left open the index that it lacks. Where records were damaged, the
+// index has pads.
+Status Recoverer::SealSegment(uint32_t number, SegmentFile& segment, const SegmentScan& scan) {
+  std::vector<RecordHeader> headers;
+  int64_t at = kDataBegin;
+  int64_t sequence = segment.header.first_sequence;
+  const auto pad_to = [&](int64_t offset) {
+    if (offset <= at) return;
+    RecordHeader pad{
+        .type = RecordType::kPad,
+        .payload_bytes = static_cast<uint32_t>(offset - at) - static_cast<uint32_t>(kRecordAlign),
+        .sequence = sequence,
+        .segment = number};
+    SealHeader(pad);
+    headers.push_back(pad);
+    at = offset;
+  };
+  for (const ScannedRecord& record : scan.records) {
+    pad_to(static_cast<int64_t>(record.offset));
+    headers.push_back(record.header);
+    sequence = record.header.sequence;
+    at += RecordBytes(record.header.payload_bytes);
+  }
+  const int64_t index_bytes = IndexBytes(static_cast<int64_t>(headers.size()));
+  int64_t capacity = segment.file->bytes();
+  constexpr auto kBlock = static_cast<int64_t>(kBlockBytes);
+  if (capacity % kBlock != 0 || at > capacity - index_bytes) {
+    // Something cut it, or the index of an interrupted life filled it to the end.
+    capacity = (at + kBlock - 1) / kBlock * kBlock + index_bytes;
+  }
+  if (capacity != segment.file->bytes()) {
+    const std::string path = options_.folder + "/" + SegmentName(segment.file_id);
+    FB_RETURN_IF_ERROR(files_.Truncate(path, capacity));
+    FB_ASSIGN_OR_RETURN(segment.file, files_.Open(path));
+  }
+  Status sealed =
+      segment.file->Write(capacity - index_bytes, EncodeIndex(number, headers, capacity));
+  // A process that was killed may have left records that are not on the device yet.
+  if (sealed.ok()) sealed = segment.file->Sync();
+  // Without an index it is scanned again at the next start.
+  if (!sealed.ok() && options_.durability == Durability::kSync) return sealed;
+  return OkStatus();
 }
 
 Status Recoverer::CheckReadable() {
-  if (records_.empty() && garbage_bytes_ > kGarbageOfAStart) {
+  if (records_ == 0 && unreadable_ > 0 && state_sequence_ == 0) {
     return DataLoss(
         fmt::format("none of the {} segments in '{}' has a record that can be read: restore the "
-                    "folder, or move it "
-                    "away to begin anew",
-                    segments_.size(), options_.folder));
+                    "folder, or move it away to begin anew",
+                    unreadable_ + static_cast<int64_t>(segments_.size()), options_.folder));
   }
   return OkStatus();
 }
 
-// The last snapshot, and the records after it.
-Result<Table> Recoverer::BuildState() {
-  Table base(options_.group_size);
-  int64_t from = 0;
-  for (auto it = records_.rbegin(); it != records_.rend(); ++it) {
-    if (it->second.header.type != RecordType::kSnapshot) continue;
-    Result<Table> snapshot = Table::DecodeSnapshot(it->second.payload);
-    if (snapshot.ok() && snapshot->group_size() == options_.group_size) {
-      base = std::move(*snapshot);
-      from = it->first;
-      break;
+// Whether the record of a pending trajectory is what it was.
+bool Recoverer::Readable(const Placed& placed, bool decode) {
+  const auto segment = segments_.find(placed.info.segment);
+  if (segment == segments_.end()) return false;
+  std::unique_ptr<char[]> buffer;
+  const Result<std::string_view> payload =
+      ReadTrajectory(*segment->second.file, placed.info.segment, placed.info.offset_64,
+                     placed.info.payload_bytes, placed.id.trajectory_id, &buffer);
+  bool readable = payload.ok();
+  if (readable && decode) {
+    const Result<Trajectory> t = Decode(*payload);
+    readable = t.ok() && t->id == placed.id;
+  }
+  if (!readable && buffer != nullptr) {
+    quarantine_.Put(placed.info.segment,
+                    {.offset = placed.info.offset_64 * kRecordAlign,
+                     .bytes = placed.info.payload_bytes + kRecordAlign},
+                    {buffer.get(), placed.info.payload_bytes + kRecordAlign});
+  }
+  return readable;
+}
+
+void Recoverer::VerifyPayloads() {
+  Table& table = replay_->table();
+  std::vector<Placed> lost;
+  // Replays first: they must be whole now.
+  for (int64_t batch = committed_batch_ + 1; batch < table.next_batch(); ++batch) {
+    const BatchState* state = table.FindBatch(batch);
+    if (state == nullptr) continue;
+    for (const Placed& placed : table.Members(state->groups)) {
+      if (!Readable(placed, true)) lost.push_back(placed);
     }
-    Note(fmt::format("record {}: {}", it->first, snapshot.status().message()));
   }
-  if (from == 0 && !records_.empty()) {
-    Note("no snapshot of the table can be read: counts start from the records that are there");
+  int64_t budget = kVerifyBytesMax;
+  if (table.pending_bytes() <= budget) {
+    for (const TrajectoryId& id : table.PendingIds()) {
+      const std::optional<PendingInfo> where = table.Where(id.trajectory_id);
+      if (!where || table.BatchOf(id) != 0 || checked_.count(where->segment) > 0) continue;
+      if (!Readable({.id = id, .info = *where}, false)) lost.push_back({.id = id, .info = *where});
+    }
   }
-  TableMirror mirror(std::move(base));
-  for (auto it = records_.upper_bound(from); it != records_.end(); ++it) {
-    const Found& found = it->second;
-    if (found.header.type == RecordType::kTrajectory) {
-      mirror.ApplyTrajectory(found.header, found.id);
-    } else {
-      mirror.Apply(found.header, found.payload);
+  for (const Placed& placed : lost) GiveUpTrajectory(table, placed.id, report_);
+}
+
+Result<Recovered> Recoverer::Finish() {
+  Table& table = replay_->table();
+  for (std::string& note : replay_->TakeNotes()) Note(std::move(note));
+  for (const TrajectoryId& id : replay_->Unseen()) GiveUpTrajectory(table, id, report_);
+  if (table.Restoring()) {
+    const int64_t gone = table.FinishRestore();
+    if (gone > 0) {
+      Note(
+          fmt::format("{} pending trajectories are no longer in the log: they must be sampled "
+                      "again",
+                      gone));
     }
   }
   // A batch that the restored weights were trained on stays trained, even if a member's record is
   // damaged.
-  for (const auto& [sequence, lease] : mirror.unapplied_leases()) {
-    if (sequence > committed_batch_ || mirror.Consume(lease.trajectory_ids) == 0) continue;
-    consumed_.insert(sequence);
+  std::set<int64_t> consumed;
+  for (const auto& [sequence, lease] : replay_->unapplied_leases()) {
+    if (sequence > committed_batch_ || replay_->Consume(lease.trajectory_ids) == 0) continue;
+    consumed.insert(sequence);
     Note(fmt::format("batch {} is in the checkpoint: its trajectories count as trained", sequence));
   }
-  for (std::string& note : mirror.TakeNotes()) Note(std::move(note));
-  return std::move(mirror.table());
-}
-
-// Makes "committed" mean what the caller's weights say, not what the log says.
-void Recoverer::RestoreCommits(Table& table) {
-  if (committed_batch_ >= table.next_batch()) {
-    if (consumed_.count(committed_batch_) == 0) {
-      Note(fmt::format("the checkpoint holds batches up to {}, the log knows leases up to {}",
-                       committed_batch_, table.next_batch() - 1));
-    }
-    table.Commit(table.next_batch() - 1).ok();
-    table.SetCommitted(committed_batch_);
-    table.SetNextBatch(committed_batch_ + 1);
-    return;
-  }
-  if (committed_batch_ >= table.committed_batch()) {
-    for (int64_t batch = table.committed_batch() + 1; batch <= committed_batch_; ++batch) {
-      if (table.FindBatch(batch) != nullptr || consumed_.count(batch) > 0) continue;
-      Note(fmt::format(
-          "the lease of batch {}, which the checkpoint holds, is not in the log: its trajectories "
-          "may be trained on again",
-          batch));
-    }
-    table.Commit(committed_batch_).ok();
-    return;
-  }
-  // An older checkpoint was restored. What the later ones trained on is pending again, as far as
-  // its segments were not recycled.
-  const int64_t logged = table.committed_batch();
-  std::map<int64_t, LeaseRecord> leases;
-  for (const auto& [sequence, found] : records_) {
-    if (found.header.type != RecordType::kLease) continue;
-    const auto lease = ParseLease(found.payload);
-    if (!lease.ok() || lease->sequence <= committed_batch_ || lease->sequence > logged) continue;
-    leases[lease->sequence] = *lease;
-  }
-  int64_t back = 0, gone = 0;
-  for (const auto& [sequence, lease] : leases) {
-    std::map<int64_t, std::vector<std::pair<TrajectoryId, PendingInfo>>> groups;
-    for (const int64_t id : lease.trajectory_ids) {
-      const auto at = trajectory_at_.find(id);
-      if (at == trajectory_at_.end()) continue;
-      const Found& found = records_.at(at->second);
-      groups[found.id.group_id].emplace_back(
-          found.id,
-          PendingInfo{.min_version = found.header.min_version, .segment = found.header.segment});
-    }
-    int64_t whole = 0;
-    for (const auto& [group_id, members] : groups) {
-      if (table.Uncommit(members)) whole += options_.group_size;
-    }
-    back += whole;
-    gone += static_cast<int64_t>(lease.trajectory_ids.size()) - whole;
-  }
-  Note(fmt::format(
-      "the checkpoint holds batches up to {}, the log had committed {}: {} trajectories of the "
-      "later batches are pending again, {} are no longer in the log",
-      committed_batch_, logged, back, gone));
-  // The leases after them stay whole only when these can be replayed too.
-  table.SetCommitted(committed_batch_);
-  int64_t expected = committed_batch_ + 1;
-  const int64_t next = table.next_batch();
-  std::vector<LeaseRecord> later;
-  for (int64_t sequence = logged + 1; sequence < next; ++sequence) {
-    if (const BatchState* batch = table.FindBatch(sequence)) {
-      LeaseRecord lease{.sequence = sequence, .learner_version = batch->learner_version};
-      for (const TrajectoryId& id : table.Ids(*batch))
-        lease.trajectory_ids.push_back(id.trajectory_id);
-      later.push_back(std::move(lease));
-    }
-  }
-  table.UnleaseFrom(committed_batch_ + 1);
-  for (; expected <= logged; ++expected) {
-    const auto lease = leases.find(expected);
-    if (lease == leases.end() ||
-        !table.ReplayLease(expected, lease->second.learner_version, lease->second.trajectory_ids)
-             .ok()) {
-      Note(fmt::format("batch {} cannot be replayed: training goes on with new batches", expected));
-      return;
-    }
-  }
-  for (const LeaseRecord& lease : later) {
-    table.ReplayLease(lease.sequence, lease.learner_version, lease.trajectory_ids).ok();
-  }
-}
-
-void Recoverer::UnleaseFrom(Table& table, int64_t sequence, const std::string& why) {
-  if (sequence >= table.next_batch()) return;
-  Note(fmt::format("{}: batches from {} on are not replayed, their trajectories are pending again",
-                   why, sequence));
-  table.UnleaseFrom(sequence);
-}
-
-void Recoverer::GiveUpTrajectory(Table& table, const TrajectoryId& id) {
-  const int64_t batch = table.BatchOf(id);
-  if (batch != 0) {
-    UnleaseFrom(table, batch, fmt::format("batch {} lost trajectory {}", batch, id.trajectory_id));
-  }
-  table.Reject(id, RejectReason::kQuarantined).ok();
-  Note(fmt::format("trajectory {} (group {}, member {}) cannot be read: it must be sampled again",
-                   id.trajectory_id, id.group_id, id.member));
-}
-
-void Recoverer::LoadContent(Table& table) {
-  std::map<uint32_t, std::vector<TrajectoryId>> by_segment;
-  std::vector<TrajectoryId> lost;
-  for (const TrajectoryId& id : table.PendingIds()) {
-    const auto at = trajectory_at_.find(id.trajectory_id);
-    if (at == trajectory_at_.end()) {
-      lost.push_back(id);
-    } else {
-      by_segment[records_.at(at->second).header.segment].push_back(id);
-    }
-  }
-  for (const auto& [segment, ids] : by_segment) {
-    const Result<std::string> bytes = files_.Read(Path(segment));
-    for (const TrajectoryId& id : ids) {
-      const Found& found = records_.at(trajectory_at_.at(id.trajectory_id));
-      const auto begin = static_cast<size_t>(found.file_offset);
-      if (!bytes.ok() || begin + found.header.payload_bytes > bytes->size()) {
-        lost.push_back(id);
-        continue;
-      }
-      Result<Trajectory> t =
-          Decode(std::string_view(*bytes).substr(begin, found.header.payload_bytes));
-      if (!t.ok() || t->id != id) {
-        lost.push_back(id);
-        continue;
-      }
-      PendingInfo info{.min_version = found.header.min_version, .memory_bytes = MemoryBytes(*t)};
-      info.trajectory = std::make_shared<const Trajectory>(std::move(*t));
-      if (!table.Fill(id.trajectory_id, std::move(info))) lost.push_back(id);
-    }
-  }
-  for (const TrajectoryId& id : lost) GiveUpTrajectory(table, id);
-}
-
-// Nobody works on these any more.
-void Recoverer::EndAttempts(Table& table) {
-  for (const TrajectoryId& id : table.InFlightIds()) {
-    const bool damaged = damaged_ids_.count(id.trajectory_id) > 0;
-    table.Reject(id, damaged ? RejectReason::kQuarantined : RejectReason::kLostInCrash).ok();
-  }
-}
-
-// Replays must follow the committed batch without a gap: each is one optimizer step.
-void Recoverer::CheckReplays(Table& table) {
-  for (int64_t sequence = committed_batch_ + 1; sequence < table.next_batch(); ++sequence) {
-    if (table.FindBatch(sequence) == nullptr) {
-      UnleaseFrom(table, sequence,
-                  fmt::format("the lease of batch {} is not in the log", sequence));
-      table.SetNextBatch(sequence);
-      return;
-    }
-    ++report_.replay_batches;
-  }
-}
-
-Recovered Recoverer::Finish(Table table) {
+  RestoreCommits(table, committed_batch_, consumed, report_);
+  VerifyPayloads();
+  EndAttempts(table, damaged_ids_);
+  table.MarkReplays();
+  CheckReplays(table, committed_batch_, report_);
+  report_.records = records_;
   report_.next_trajectory_id = std::max<int64_t>(1, table.next_trajectory_id());
   if (!damaged_ids_.empty()) {
     report_.next_trajectory_id = std::max(report_.next_trajectory_id, *damaged_ids_.rbegin() + 1);
   }
   report_.next_group_id = table.next_group_id();
   report_.missing = table.Missing();
-  const int64_t last_sequence = records_.empty() ? 0 : records_.rbegin()->first;
-  return {.table = std::move(table),
-          .report = std::move(report_),
-          .last_sequence = last_sequence,
-          .next_segment = next_segment_,
-          .segments = std::move(segments_)};
+  Recovered recovered(options_.group_size);
+  recovered.table = std::move(table);
+  recovered.report = std::move(report_);
+  recovered.last_sequence = last_sequence_;
+  recovered.next_number = segments_.empty() ? 1 : segments_.rbegin()->first + 1;
+  recovered.next_file_id = next_file_id_;
+  recovered.segments = std::move(known_);
+  return recovered;
 }
 
 }  // namespace
 
-Result<Recovered> Recover(FileSystem& files, const BufferOptions& options,
+Result<Recovered> Recover(FileSystem& files, StateFiles& states, const BufferOptions& options,
                           int64_t committed_batch) {
-  return Recoverer(files, options, committed_batch).Run();
-}
-
-int64_t MemoryBytes(const Trajectory& t) {
-  size_t bytes = sizeof(Trajectory) + t.environment.size();
-  bytes += t.tokens.size() * (sizeof(int32_t) + sizeof(uint8_t) + sizeof(float));
-  bytes += t.versions.size() * sizeof(VersionRun);
-  for (const Turn& turn : t.turns) bytes += sizeof(Turn) + turn.tool.size();
-  for (const auto& [name, value] : t.rewards) bytes += 64 + name.size();
-  return static_cast<int64_t>(bytes);
+  return Recoverer(files, states, options, committed_batch).Run();
 }
 
 }  // namespace forebay::buffer

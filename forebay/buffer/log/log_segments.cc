@@ -20,7 +20,6 @@
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
-#include "forebay/buffer/log/crc32c.h"
 #include "forebay/buffer/log/file.h"
 #include "forebay/buffer/log/log.h"
 #include "forebay/buffer/log/record.h"
@@ -310,25 +309,12 @@ std::shared_ptr<char> Log::MemoryOf(const Segment& segment) const {
 Result<std::string_view> Log::Read(const Segment& segment, const std::shared_ptr<char>& memory,
                                    uint32_t offset_64, uint32_t payload_bytes,
                                    int64_t trajectory_id, std::unique_ptr<char[]>* buffer) {
-  const auto offset = static_cast<int64_t>(offset_64) * static_cast<int64_t>(kRecordAlign);
   if (memory != nullptr) {
-    return std::string_view(memory.get() + offset + kRecordAlign, payload_bytes);
+    return std::string_view(memory.get() + offset_64 * kRecordAlign + kRecordAlign, payload_bytes);
   }
-  const size_t bytes = kRecordAlign + payload_bytes;
-  if (segment.file == nullptr || offset + static_cast<int64_t>(bytes) > segment.file->bytes()) {
-    return DataLoss(
-        fmt::format("segment {} ends before trajectory {}", segment.number, trajectory_id));
-  }
-  *buffer = std::make_unique_for_overwrite<char[]>(bytes);
-  FB_RETURN_IF_ERROR(segment.file->ReadAt(offset, buffer->get(), bytes));
-  const auto header = ParseHeader({buffer->get(), kRecordAlign}, segment.number);
-  const std::string_view payload(buffer->get() + kRecordAlign, payload_bytes);
-  if (!header || header->trajectory_id != trajectory_id || header->payload_bytes != payload_bytes ||
-      header->payload_crc != Crc32c(payload)) {
-    return DataLoss(fmt::format("segment {}, byte {}: the record of trajectory {} is damaged",
-                                segment.number, offset, trajectory_id));
-  }
-  return payload;
+  if (segment.file == nullptr) return DataLoss(fmt::format("segment {} is gone", segment.number));
+  return ReadTrajectory(*segment.file, segment.number, offset_64, payload_bytes, trajectory_id,
+                        buffer);
 }
 
 std::vector<uint32_t> Log::Recyclable() const {

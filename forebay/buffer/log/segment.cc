@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -220,6 +221,26 @@ std::optional<SegmentScan> ReadIndex(LogFile& file, uint32_t number) {
   if (at != static_cast<size_t>(trailer.data_end)) return std::nullopt;
   scan.data_end = at;
   return scan;
+}
+
+Result<std::string_view> ReadTrajectory(LogFile& file, uint32_t number, uint32_t offset_64,
+                                        uint32_t payload_bytes, int64_t trajectory_id,
+                                        std::unique_ptr<char[]>* buffer) {
+  const auto offset = static_cast<int64_t>(offset_64 * kRecordAlign);
+  const size_t bytes = kRecordAlign + payload_bytes;
+  if (offset + static_cast<int64_t>(bytes) > file.bytes()) {
+    return DataLoss(fmt::format("segment {} ends before trajectory {}", number, trajectory_id));
+  }
+  *buffer = std::make_unique_for_overwrite<char[]>(bytes);
+  FB_RETURN_IF_ERROR(file.ReadAt(offset, buffer->get(), bytes));
+  const auto header = ParseHeader({buffer->get(), kRecordAlign}, number);
+  const std::string_view payload(buffer->get() + kRecordAlign, payload_bytes);
+  if (!header || header->trajectory_id != trajectory_id || header->payload_bytes != payload_bytes ||
+      header->payload_crc != Crc32c(payload)) {
+    return DataLoss(fmt::format("segment {}, byte {}: the record of trajectory {} is damaged",
+                                number, offset, trajectory_id));
+  }
+  return payload;
 }
 
 }  // namespace forebay::buffer

@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -91,5 +92,11 @@ SegmentScan ScanSegment(std::string_view bytes, uint32_t number);
 // The same from the index of a sealed segment, reading nothing else; nullopt when it is not sealed,
 // or its trailer or index is damaged.
 std::optional<SegmentScan> ReadIndex(LogFile& file, uint32_t number);
+
+// The payload of a trajectory's record in a file, verified; `buffer` gets the record. kDataLoss: it
+// is not there, or damaged.
+Result<std::string_view> ReadTrajectory(LogFile& file, uint32_t number, uint32_t offset_64,
+                                        uint32_t payload_bytes, int64_t trajectory_id,
+                                        std::unique_ptr<char[]>* buffer);
 
 }  // namespace forebay::buffer

@@ -34,6 +34,7 @@ class StateFiles {
   Result<State> Read();
   // Overwrites the older one; makes it larger when needed.
   Status Write(const State& state);
+
  private:
   FileSystem* const files_;
   const std::string folder_;
