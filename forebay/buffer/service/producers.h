@@ -1,0 +1,51 @@
+// Producers: who may append under which name, over restarts.
+//
+// A registration gives the name a new number (the upper bits of its trajectory ids), the next epoch
+// and a secret. Whoever shows the secret goes on as that registration; once the name is registered
+// again, nobody can: that is the fence. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "forebay/base/mutex.h"
+#include "forebay/base/status.h"
+#include "forebay/buffer/service/messages.h"
+
+namespace forebay::buffer {
+
+struct Producer {
+  int64_t number = 0;  // 1, 2, ...: of this registration alone, never given again
+  int64_t epoch = 0;   // 1, 2, ...: of this name
+  SessionSecret secret{};
+};
+
+inline constexpr int kProducerShift = 40;
+inline constexpr int64_t kProducersMax = (int64_t{1} << (63 - kProducerShift)) - 1;
+
+class Producers {
+ public:
+  // Reads folder/producers.json if there is one ("": memory only). kDataLoss: it does not parse.
+  static Result<std::unique_ptr<Producers>> Open(const std::string& folder);
+
+  // Durable before it returns. kResourceExhausted after kProducersMax registrations.
+  Result<Producer> Register(const std::string& name);
+  // kFailedPrecondition: the name was registered again, or the secret is not of it.
+  Result<Producer> Resume(const std::string& name, const SessionSecret& secret) const;
+
+ private:
+  Status Save() FB_REQUIRES(mutex_);
+
+  std::string path_;
+  mutable Mutex mutex_;
+  int64_t next_number_ FB_GUARDED_BY(mutex_) = 1;
+  std::map<std::string, Producer> names_ FB_GUARDED_BY(mutex_);
+};
+
+// Equal, in a time that does not tell where they differ.
+bool SameSecret(std::string_view a, std::string_view b);
+
+}  // namespace forebay::buffer
