@@ -232,6 +232,8 @@ Status Table::Reject(const TrajectoryId& id, RejectReason reason) {
 Status Table::CloseGroup(int64_t group_id, std::vector<TrajectoryId>* closed) {
   const uint32_t g = store_.FindGroup(group_id);
   if (g == kNoIndex || (store_.group(g).flags & Group::kRetained) != 0) {
+    // A group that vanished is not missing any more.
+    if (known_.Contains(group_id)) finished_.Insert(group_id);
     return NotFound(fmt::format("group {} is not in the buffer", group_id));
   }
   const int64_t holder = store_.group(g).holder;
