@@ -166,9 +166,7 @@ SegmentInfo LogReader::Look(const std::string& name) const {
   info.group_size = header->group_size;
   info.first_sequence = header->first_sequence;
   if (info.number != 0) info.state = SegmentInfo::State::kLive;
-  if (info.bytes < header->capacity) {
-    return damaged(fmt::format("it was cut: {} bytes of {}", info.bytes, header->capacity));
-  }
+  info.capacity = header->capacity;
   return info;
 }
 
@@ -188,6 +186,10 @@ void LogReader::LookInside(SegmentInfo& info) {
       info.state = SegmentInfo::State::kDamaged;
       info.problem = content.status().message();
       return;
+    }
+    if (info.bytes < info.capacity && info.state != SegmentInfo::State::kDamaged) {
+      info.state = SegmentInfo::State::kDamaged;
+      info.problem = fmt::format("it was cut: {} bytes of {}", info.bytes, info.capacity);
     }
     bytes = std::move(*content);
     scan = ScanSegment(bytes, info.number);

@@ -24,7 +24,6 @@
 
 namespace forebay::buffer {
 
-class Table;
 struct RecordHeader;
 struct ScannedRecord;
 
@@ -81,6 +80,7 @@ struct SegmentInfo {
   int64_t first_sequence = 0, last_sequence = 0;  // 0: no record
   int32_t group_size = 0;
   std::array<int64_t, kLogEvents> records{};  // by event
+  int64_t capacity = 0;                       // as its header says
   bool foreign = false;                       // kDamaged: whole, but of a build with another format
   std::string problem;
   int64_t records_total() const;
@@ -186,6 +186,7 @@ class LogReader {
     uint32_t offset_64 = 0;
   };
   using Visit = std::function<bool(const LogRecord&)>;
+  using VisitScanned = std::function<bool(const ScannedRecord&, uint32_t segment)>;
   using Found = std::function<void(const LogDamage&)>;
 
   explicit LogReader(std::string folder) : folder_(std::move(folder)) {}
@@ -198,13 +199,15 @@ class LogReader {
   SegmentInfo Look(const std::string& name) const;
   void LookInside(SegmentInfo& info);
   Result<std::string> ReadSegment(const SegmentInfo& segment);
-  bool VisitSegment(const SegmentInfo& segment, const LogFilter& filter, const Visit& visit);
+  void ForEachScanned(const LogFilter& filter, const VisitScanned& visit);
+  bool VisitSegment(const SegmentInfo& segment, const LogFilter& filter, const VisitScanned& visit);
   std::optional<bool> VisitIndexed(const SegmentInfo& segment, const LogFilter& filter,
-                                   const Visit& visit);
+                                   const VisitScanned& visit);
   void VerifySegment(const SegmentInfo& segment, const Found& found, VerifyTotals* totals);
   void VerifyState(const Found& found);
-  Result<std::unique_ptr<Table>> ReplayTable(int64_t* sequence);
-  Status ReplayFrom(Table& table, int64_t from, int64_t trajectories_from, int64_t* sequence);
+  // The table, the sequence up to which, and what is pending in it without a record.
+  struct Replayed;
+  Result<std::unique_ptr<Replayed>> ReplayLog();
   Status Locate();
   const Place* PlaceOf(int64_t trajectory_id) const;
   Result<std::string> ReadPayload(const Place& place, int64_t trajectory_id);

@@ -14,11 +14,14 @@
 
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
+#include "forebay/buffer/core/replay.h"
 #include "forebay/buffer/log/crc32c.h"
 #include "forebay/buffer/log/record.h"
+#include "forebay/buffer/log/segment.h"
 #include "forebay/buffer/log/state_file.h"
 #include "forebay/buffer/log_reader.h"
 #include "forebay/buffer/log_reader_file.h"
+#include "forebay/buffer/log_reader_replayed.h"
 #include "forebay/buffer/table/table.h"
 #include "forebay/trajectory/trajectory.h"
 
@@ -44,110 +47,50 @@ Result<State> ReadStateFiles(const std::string& folder, std::string* problem) {
   return newest;
 }
 
-PendingInfo InfoOf(const LogRecord& record) {
-  return {.min_version = std::max<int64_t>(0, record.min_version),
-          .priority = record.priority,
-          .segment = record.segment,
-          .offset_64 = static_cast<uint32_t>(record.offset / static_cast<int64_t>(kRecordAlign)),
-          .payload_bytes = static_cast<uint32_t>(record.payload_bytes)};
-}
-
-// What the table refuses was refused when it was written, or stands for records that are gone.
-void Apply(Table& table, const LogRecord& record) {
-  Status refused;
-  switch (record.event) {
-    case LogEvent::kDispatch:
-      refused = table.Dispatch(record.id);
-      break;
-    case LogEvent::kTrajectory: {
-      const PendingInfo info = InfoOf(record);
-      if (table.Relocate(record.id.trajectory_id, info.segment, info.offset_64)) break;
-      if (!table.Dispatched(record.id.trajectory_id)) refused = table.Dispatch(record.id);
-      refused = table.Pend(record.id, info);
-      break;
-    }
-    case LogEvent::kReject:
-      refused = table.Reject(record.id, record.reason);
-      break;
-    case LogEvent::kCloseGroup: {
-      std::vector<TrajectoryId> closed;
-      refused = table.CloseGroup(record.id.group_id, &closed);
-      break;
-    }
-    case LogEvent::kLease:
-      refused = table.ReplayLease(record.batch, record.learner_version, record.trajectory_ids);
-      break;
-    case LogEvent::kCommit:
-      refused = table.Commit(record.batch);
-      [[fallthrough]];
-    case LogEvent::kConsume:
-      for (const int64_t id : record.trajectory_ids) {
-        const std::optional<int64_t> group = table.GroupOf(id);
-        if (group) table.Consume(*group);
-      }
-      break;
-    case LogEvent::kRelease:
-      table.Release(record.batch);
-      break;
-  }
-}
-
 }  // namespace
 
-Status LogReader::ReplayFrom(Table& table, int64_t from, int64_t trajectories_from,
-                             int64_t* sequence) {
-  const LogFilter filter{.from_sequence = std::min(from, trajectories_from), .payloads = false};
-  return ForEach(filter, [&](const LogRecord& record) {
-    *sequence = std::max(*sequence, record.sequence);
-    if (record.sequence >= (record.event == LogEvent::kTrajectory ? trajectories_from : from)) {
-      Apply(table, record);
+// As a start of the buffer does it, but that nobody works on what is in flight.
+Result<std::unique_ptr<LogReader::Replayed>> LogReader::ReplayLog() {
+  std::string problem;
+  Result<State> state = ReadStateFiles(folder_, &problem);
+  Result<Table> table = state.ok() ? Table::DecodeSnapshot(state->table) : state.status();
+  if (!problem.empty()) Note(problem);
+  if (!table.ok()) {
+    // Without a state, the records say everything if all of them are there.
+    const SegmentInfo* first = nullptr;
+    for (const SegmentInfo& segment : segments_) {
+      if (segment.number != 0 && first == nullptr) first = &segment;
     }
+    if (first == nullptr || first->number != 1) {
+      return DataLoss(
+          fmt::format("the state of the buffer in '{}' cannot be read ({}), and its "
+                      "first records are not there: what is left can be looked at with "
+                      "`forebay buffer tail` and `export`",
+                      folder_, problem.empty() ? table.status().message() : problem));
+    }
+    table = Table(std::max(1, first->group_size));
+    state = State();
+  }
+  Replay replay(std::move(*table), state->sequence, state->replay_from);
+  auto out = std::make_unique<Replayed>(state->sequence);
+  ForEachScanned({.payloads = false}, [&](const ScannedRecord& record, uint32_t) {
+    out->sequence = std::max(out->sequence, record.header.sequence);
+    replay.Apply(record.header, static_cast<uint32_t>(record.offset / kRecordAlign),
+                 record.payload);
     return true;
   });
-}
-
-Result<std::unique_ptr<Table>> LogReader::ReplayTable(int64_t* sequence) {
-  std::string problem;
-  const Result<State> state = ReadStateFiles(folder_, &problem);
-  Result<Table> table = state.status().ok() ? Table::DecodeSnapshot(state->table) : state.status();
-  if (table.ok()) {
-    if (table->Restoring()) {
-      const LogFilter before{.events = {false, true}, .payloads = false};
-      FB_RETURN_IF_ERROR(ForEach(before, [&](const LogRecord& record) {
-        if (record.sequence > state->sequence) return false;
-        if (table->Awaits(record.id.trajectory_id)) table->Restore(record.id, InfoOf(record));
-        return true;
-      }));
-      const int64_t gone = table->FinishRestore();
-      if (gone > 0) {
-        Note(
-            fmt::format("the records of {} pending or retained trajectories cannot be read", gone));
-      }
-    }
-    *sequence = state->sequence;
-    FB_RETURN_IF_ERROR(ReplayFrom(*table, state->sequence + 1, state->replay_from, sequence));
-    return std::make_unique<Table>(std::move(*table));
-  }
-  if (!problem.empty()) Note(problem);
-  // Without a state, the records say everything if all of them are there.
-  const SegmentInfo* first = nullptr;
-  for (const SegmentInfo& segment : segments_) {
-    if (segment.number != 0 && first == nullptr) first = &segment;
-  }
-  if (first == nullptr || first->number != 1) {
-    return DataLoss(fmt::format(
-        "the state of the buffer in '{}' cannot be read ({}), and its first records were recycled: "
-        "what is left can be looked at with `tail` and `export`",
-        folder_, problem.empty() ? table.status().message() : problem));
-  }
-  auto replayed = std::make_unique<Table>(std::max(1, first->group_size));
-  FB_RETURN_IF_ERROR(ReplayFrom(*replayed, 0, 0, sequence));
-  return replayed;
+  out->lost = replay.Unseen();
+  for (std::string& note : replay.TakeNotes()) Note(std::move(note));
+  if (replay.table().Restoring()) out->lost_unnamed = replay.table().FinishRestore();
+  out->table = std::move(replay.table());
+  return out;
 }
 
 Result<LogState> LogReader::ReadState() {
   LogState out;
-  FB_ASSIGN_OR_RETURN(const std::unique_ptr<Table> table, ReplayTable(&out.sequence));
+  FB_ASSIGN_OR_RETURN(const std::unique_ptr<Replayed> replayed, ReplayLog());
+  const Table* const table = &replayed->table;
+  out.sequence = replayed->sequence;
   out.group_size = table->group_size();
   out.ledger = table->ledger();
   out.ready_groups = table->ready_groups();
@@ -263,25 +206,25 @@ Status LogReader::LoadFates() {
     return true;
   }));
   // The table knows what recycled records said, and what a restart undid.
-  int64_t sequence = 0;
-  const Result<std::unique_ptr<Table>> table = ReplayTable(&sequence);
-  if (!table.ok()) {
-    Note(table.status().message());
+  const Result<std::unique_ptr<Replayed>> replayed = ReplayLog();
+  if (!replayed.ok()) {
+    Note(replayed.status().message());
     return OkStatus();
   }
+  const Table& table = (*replayed)->table;
   for (Fate& fate : fates_) {
     if (fate.kind == Fate::Kind::kPending || fate.kind == Fate::Kind::kLeased) fate = {};
   }
-  for (const TrajectoryId& id : (*table)->PendingIds()) {
+  for (const TrajectoryId& id : table.PendingIds()) {
     Fate* fate = fate_of(id.trajectory_id);
     if (fate == nullptr) continue;
-    const int64_t batch = (*table)->BatchOf(id);
+    const int64_t batch = table.BatchOf(id);
     *fate = {.kind = batch == 0 ? Fate::Kind::kPending : Fate::Kind::kLeased, .batch = batch};
   }
-  for (int64_t b = (*table)->released_batch() + 1; b <= (*table)->committed_batch(); ++b) {
-    const BatchState* batch = (*table)->FindBatch(b);
+  for (int64_t b = table.released_batch() + 1; b <= table.committed_batch(); ++b) {
+    const BatchState* batch = table.FindBatch(b);
     if (batch == nullptr) continue;
-    for (const Placed& member : (*table)->Members(batch->groups)) {
+    for (const Placed& member : table.Members(batch->groups)) {
       if (Fate* fate = fate_of(member.id.trajectory_id)) {
         *fate = {.kind = Fate::Kind::kTrained, .batch = b};
       }
@@ -335,8 +278,8 @@ Result<Batch> LogReader::ReadBatch(int64_t batch_sequence) {
     ids = std::move(record.trajectory_ids);
   } else {
     // Its lease was recycled; the state may still name it.
-    int64_t sequence = 0;
-    FB_ASSIGN_OR_RETURN(const std::unique_ptr<Table> table, ReplayTable(&sequence));
+    FB_ASSIGN_OR_RETURN(const std::unique_ptr<Replayed> replayed, ReplayLog());
+    const Table* const table = &replayed->table;
     const BatchState* state = table->FindBatch(batch_sequence);
     if (state == nullptr) {
       return NotFound(

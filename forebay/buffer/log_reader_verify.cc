@@ -23,6 +23,7 @@
 #include "forebay/buffer/log_reader.h"
 #include "forebay/buffer/log_reader_check.h"
 #include "forebay/buffer/log_reader_file.h"
+#include "forebay/buffer/log_reader_replayed.h"
 #include "forebay/buffer/table/table.h"
 #include "forebay/trajectory/trajectory.h"
 
@@ -127,6 +128,13 @@ void LogReader::VerifySegment(const SegmentInfo& segment, const Found& found,
     *bytes = std::move(*again);
     scan = ScanSegment(*bytes, segment.number);
   }
+  if (segment.bytes < segment.capacity && !ReadIndex(**file, segment.number)) {
+    found({.file = segment.file,
+           .segment = segment.number,
+           .offset = segment.bytes,
+           .bytes = segment.capacity - segment.bytes,
+           .what = "it was cut; what lay behind is lost"});
+  }
   ++totals->segments;
   totals->bytes += static_cast<int64_t>(scan.data_end);
   totals->records += static_cast<int64_t>(scan.records.size());
@@ -189,20 +197,18 @@ void LogReader::VerifyState(const Found& found) {
   }
   // What is pending must be there. A live buffer may recycle it meanwhile: look again.
   for (int looks = 1;; ++looks) {
-    int64_t sequence = 0;
-    const Result<std::unique_ptr<Table>> table = ReplayTable(&sequence);
-    if (!table.ok()) {
+    const Result<std::unique_ptr<Replayed>> replayed = ReplayLog();
+    if (!replayed.ok()) {
       if (segments_.empty()) return;
-      found({.file = "state", .what = table.status().message()});
+      found({.file = "state", .what = replayed.status().message()});
       return;
     }
-    if (!Locate().ok()) return;
-    LogDamage missing{.file = "state", .what = "pending, and not in the log"};
-    for (const TrajectoryId& id : (*table)->PendingIds()) {
-      if (PlaceOf(id.trajectory_id) != nullptr) continue;
-      ++missing.records;
-      if (missing.lost.size() < kLostNamedMax) missing.lost.push_back(id);
-    }
+    LogDamage missing{
+        .file = "state",
+        .records = static_cast<int64_t>((*replayed)->lost.size()) + (*replayed)->lost_unnamed,
+        .lost = std::move((*replayed)->lost),
+        .what = "pending, and not in the log"};
+    missing.lost.resize(std::min(missing.lost.size(), kLostNamedMax));
     if (missing.records == 0) return;
     if (looks == kLooksMax || !Refresh().ok()) {
       found(missing);

@@ -79,7 +79,7 @@ std::optional<LogRecord> LogReader::ToRecord(const ScannedRecord& scanned, uint3
 
 // From the index, reading the payloads of leases only. nullopt: it has none. False: `visit` ended.
 std::optional<bool> LogReader::VisitIndexed(const SegmentInfo& segment, const LogFilter& filter,
-                                            const Visit& visit) {
+                                            const VisitScanned& visit) {
   const Result<std::unique_ptr<ReadOnlyFile>> file = ReadOnlyFile::Open(Path(segment));
   if (!file.ok() || (*file)->bytes() > kToolFileBytesMax) return std::nullopt;
   std::optional<SegmentScan> scan = ReadIndex(**file, segment.number);
@@ -101,14 +101,13 @@ std::optional<bool> LogReader::VisitIndexed(const SegmentInfo& segment, const Lo
       }
       record.payload = payload;
     }
-    const std::optional<LogRecord> out = ToRecord(record, segment.number);
-    if (out && !visit(*out)) return false;
+    if (!visit(record, segment.number)) return false;
   }
   return true;
 }
 
 bool LogReader::VisitSegment(const SegmentInfo& segment, const LogFilter& filter,
-                             const Visit& visit) {
+                             const VisitScanned& visit) {
   if (!filter.payloads) {
     const std::optional<bool> visited = VisitIndexed(segment, filter, visit);
     if (visited) return *visited;
@@ -126,10 +125,7 @@ bool LogReader::VisitSegment(const SegmentInfo& segment, const LogFilter& filter
   }
   for (const ScannedRecord& scanned : scan.records) {
     if (!Matches(scanned.header, filter)) continue;
-    std::optional<LogRecord> out = ToRecord(scanned, segment.number);
-    if (!out) continue;
-    if (!filter.payloads) out->encoded = {};
-    if (!visit(*out)) return false;
+    if (!visit(scanned, segment.number)) return false;
   }
   return true;
 }
@@ -142,13 +138,13 @@ bool LogReader::EndsBefore(size_t segment, int64_t sequence) const {
          next.first_sequence <= sequence;
 }
 
-Status LogReader::ForEach(const LogFilter& filter, const Visit& visit) {
+void LogReader::ForEachScanned(const LogFilter& filter, const VisitScanned& visit) {
   int64_t last = 0;
   // A copy of a segment under another name holds nothing new.
-  const Visit once = [&](const LogRecord& record) {
-    if (record.sequence <= last) return true;
-    last = record.sequence;
-    return visit(record);
+  const VisitScanned once = [&](const ScannedRecord& record, uint32_t segment) {
+    if (record.header.sequence <= last) return true;
+    last = record.header.sequence;
+    return visit(record, segment);
   };
   for (size_t i = 0; i < segments_.size(); ++i) {
     const SegmentInfo& segment = segments_[i];
@@ -157,8 +153,17 @@ Status LogReader::ForEach(const LogFilter& filter, const Visit& visit) {
       continue;
     }
     if (EndsBefore(i, filter.from_sequence)) continue;
-    if (!VisitSegment(segment, filter, once)) break;
+    if (!VisitSegment(segment, filter, once)) return;
   }
+}
+
+Status LogReader::ForEach(const LogFilter& filter, const Visit& visit) {
+  ForEachScanned(filter, [&](const ScannedRecord& scanned, uint32_t segment) {
+    std::optional<LogRecord> record = ToRecord(scanned, segment);
+    if (!record) return true;
+    if (!filter.payloads) record->encoded = {};
+    return visit(*record);
+  });
   return OkStatus();
 }
 
@@ -169,8 +174,8 @@ Result<int64_t> LogReader::NthNewest(int64_t n, const LogFilter& filter) {
   for (auto it = segments_.rbegin(); it != segments_.rend() && n > 0; ++it) {
     if (it->number == 0) continue;
     std::vector<int64_t> sequences;
-    VisitSegment(*it, headers, [&](const LogRecord& record) {
-      sequences.push_back(record.sequence);
+    VisitSegment(*it, headers, [&](const ScannedRecord& record, uint32_t) {
+      sequences.push_back(record.header.sequence);
       return true;
     });
     if (sequences.empty()) continue;
@@ -199,10 +204,11 @@ Status LogReader::Follow(int64_t sequence, const LogFilter& filter, const Visit&
         EndsBefore(i, after.from_sequence)) {
       continue;
     }
-    const Visit once = [&](const LogRecord& record) {
-      if (record.sequence <= last) return true;
-      last = record.sequence;
-      return visit(record);
+    const VisitScanned once = [&](const ScannedRecord& scanned, uint32_t number) {
+      if (scanned.header.sequence <= last) return true;
+      last = scanned.header.sequence;
+      const std::optional<LogRecord> record = ToRecord(scanned, number);
+      return !record || visit(*record);
     };
     if (!VisitSegment(segment, after, once)) return OkStatus();
   }

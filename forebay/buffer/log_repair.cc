@@ -180,7 +180,14 @@ Result<std::string> Repairer::Rewrite(const SegmentInfo& segment, std::string_vi
 
 Status Repairer::MendSegment(const SegmentInfo& segment) {
   if (segment.number == 0) {
-    return segment.problem.empty() ? OkStatus() : SetAside(segment, segment.problem);
+    if (segment.problem.empty()) return OkStatus();
+    std::error_code error;
+    if (!ReadOnlyFile::Open(Path(segment.file)).ok() &&
+        std::filesystem::is_regular_file(Path(segment.file), error)) {
+      Unrepaired(segment.problem);  // it may be whole: what forbids to read it must go
+      return OkStatus();
+    }
+    return SetAside(segment, segment.problem);
   }
   FB_ASSIGN_OR_RETURN(const std::unique_ptr<ReadOnlyFile> file,
                       ReadOnlyFile::Open(Path(segment.file)));
@@ -217,7 +224,7 @@ Status Repairer::MendSegment(const SegmentInfo& segment) {
   int64_t capacity = segment.bytes;
   const Result<SegmentHeader> header =
       ParseSegmentHeader(std::string_view(bytes).substr(0, kBlockBytes));
-  if (header.ok()) capacity = std::max(capacity, header->capacity);
+  if (header.ok() && !sealed) capacity = std::max(capacity, header->capacity);
   if (capacity > kToolFileBytesMax) {
     Unrepaired(fmt::format("{} claims {} bytes: it was left as it is", segment.file, capacity));
     return OkStatus();
@@ -250,11 +257,11 @@ Status Repairer::MendSegment(const SegmentInfo& segment) {
                                .bytes = static_cast<int64_t>(kBlockBytes),
                                .what = "its header is written anew",
                                .kept_as = kept});
-  } else if (segment.bytes < header->capacity) {
+  } else if (segment.bytes < capacity) {
     report_.actions.push_back({.file = segment.file,
                                .segment = segment.number,
                                .offset = segment.bytes,
-                               .bytes = header->capacity - segment.bytes,
+                               .bytes = capacity - segment.bytes,
                                .what = "it was cut: it gets its size back, without the records "
                                        "that lay there"});
   }
@@ -295,8 +302,10 @@ Status Repairer::MendState(bool log_is_whole) {
     // Built from what is left of the log, it could call something pending that was trained on.
     Unrepaired(fmt::format(
         "no state file of '{}' can be read, and the first records of the log were recycled: what "
-        "was trained on cannot be told any more. Restore the folder from a copy, or export what is "
-        "there (forebay buffer export) and begin with a new one",
+        "was trained on can only be told from the records that are there, and so will the next "
+        "start. If that is not good enough, restore the folder from a copy, or export what is "
+        "there "
+        "(forebay buffer export) and begin with a new one",
         folder_));
     return OkStatus();
   }
