@@ -36,39 +36,18 @@ class Model {
         reference_(group_size_) {}
 
   void Step() {
-    switch (rng_.Below(20)) {
-      case 0:
-      case 1:
-      case 2:
-      case 3:
-      case 4:
-        return Dispatch();
-      case 5:
-      case 6:
-      case 7:
-      case 8:
-      case 9:
-        return Pend();
-      case 10:
-        return rng_.Below(3) == 0 ? Close() : Reject();
-      case 11:
-        return Stale();
-      case 12:
-        return rng_.Below(4) == 0 ? ReplayLease() : Lease();
-      case 13:
-        return Train();
-      case 14:
-        return rng_.Below(2) == 0 ? Release() : Uncommit();
-      case 15:
-        return Take();
-      case 16:
-      case 17:
-        return EndTake();
-      case 18:
-        return rng_.Below(5) == 0 ? Consume() : Relocate();
-      default:
-        return rng_.Below(8) == 0 ? Restart() : HandOut();
-    }
+    const uint64_t what = rng_.Below(40);
+    if (what < 13) return Dispatch();
+    if (what < 24) return Pend();
+    if (what == 24) return rng_.Below(3) == 0 ? Close() : Reject();
+    if (what == 25) return Stale();
+    if (what < 29) return rng_.Below(5) == 0 ? ReplayLease() : Lease();
+    if (what < 31) return Train();
+    if (what == 31) return rng_.Below(2) == 0 ? Release() : Uncommit();
+    if (what < 34) return Take();
+    if (what < 36) return EndTake();
+    if (what == 36) return rng_.Below(5) == 0 ? Consume() : Relocate();
+    return rng_.Below(8) == 0 ? Restart() : HandOut();
   }
 
   void ExpectSame() {
@@ -146,10 +125,15 @@ class Model {
   void Dispatch() {
     // Ids of three producers, interleaved; groups in a window that moves on.
     const auto producer = static_cast<int64_t>(rng_.Below(3));
-    if (rng_.Below(6) == 0) ++base_;
+    for (int64_t group = base_; reference_.IsFinished(group); ++group) base_ = group + 1;
     TrajectoryId id{.trajectory_id = (producer << 40) + next_[producer],
                     .group_id = base_ + static_cast<int64_t>(rng_.Below(8)),
                     .member = static_cast<int32_t>(rng_.Below(static_cast<uint64_t>(group_size_)))};
+    for (int i = 0; i < 20 && reference_.Occupied(id.group_id, id.member); ++i) {
+      id.group_id = base_ + static_cast<int64_t>(rng_.Below(8));
+      id.member = static_cast<int32_t>(rng_.Below(static_cast<uint64_t>(group_size_)));
+    }
+    if (reference_.Occupied(id.group_id, id.member)) ++base_;
     if (rng_.Below(10) == 0) id.trajectory_id = AnyId().trajectory_id;
     if (rng_.Below(40) == 0) id.member = rng_.Below(2) == 0 ? -1 : group_size_;
     if (rng_.Below(40) == 0)
@@ -165,7 +149,9 @@ class Model {
   }
 
   void Pend() {
-    const TrajectoryId id = AnyId();
+    TrajectoryId id = AnyId();
+    const auto in_flight = reference_.Ids(ReferenceTable::State::kInFlight);
+    if (!in_flight.empty() && rng_.Below(5) > 0) id = in_flight[rng_.Below(in_flight.size())];
     PendingInfo info{
         .min_version = std::max<int64_t>(0, version_ - static_cast<int64_t>(rng_.Below(4))),
         .priority = static_cast<float>(rng_.Below(3)),
@@ -196,7 +182,7 @@ class Model {
   }
 
   void Stale() {
-    if (rng_.Below(2) == 0) ++version_;
+    if (rng_.Below(3) == 0) ++version_;
     ASSERT_EQ(table_.RejectStale(version_, 2), reference_.RejectStale(version_, 2));
   }
 
