@@ -387,7 +387,7 @@ class Model {
 
 TEST(TableModel, AgreesWithANaiveReference) {
   int64_t restored = 0;
-  for (uint64_t seed = 1; seed <= 120; ++seed) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
     Model model(seed);
     for (int step = 0; step < 600; ++step) {
       SCOPED_TRACE("seed " + std::to_string(seed) + " step " + std::to_string(step));
@@ -398,7 +398,7 @@ TEST(TableModel, AgreesWithANaiveReference) {
     }
     restored += model.restored_;
   }
-  EXPECT_GT(restored, 100) << "of snapshots without details";
+  EXPECT_GT(restored, 50) << "of snapshots without details";
 }
 
 }  // namespace
