@@ -167,7 +167,8 @@ class ClientConnection {
   std::vector<std::unique_ptr<char[]>> rescued_;  // payloads whose callers went away
 
   uint64_t credit_bytes_ FB_GUARDED_BY(mutex_) = 0;
-  Duration ping_after_ FB_GUARDED_BY(mutex_){}, idle_deadline_ FB_GUARDED_BY(mutex_){};
+  Duration ping_after_ FB_GUARDED_BY(mutex_){},
+      idle_deadline_ FB_GUARDED_BY(mutex_){}, tick_ FB_GUARDED_BY(mutex_){};
   TimePoint last_in_ FB_GUARDED_BY(mutex_);
   TimePoint last_ping_ FB_GUARDED_BY(mutex_);
   TimePoint broken_since_ FB_GUARDED_BY(mutex_);

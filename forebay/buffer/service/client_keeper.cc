@@ -25,10 +25,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kTick{500};
+constexpr Duration kTickMin = milliseconds(10);
+constexpr Duration kTickMax = milliseconds(500);
+// A server's own "too late" is worth waiting for a little.
+constexpr milliseconds kGrace{500};
 constexpr milliseconds kBackoffMin{10};
 constexpr milliseconds kBackoffMax{1000};
-constexpr std::chrono::seconds kAttempt{5};
+constexpr Duration kAttemptMin = std::chrono::seconds(1);
+constexpr Duration kAttemptMax = std::chrono::seconds(5);
 
 // Reconnecting clients should not come all at once.
 Duration Jitter(Duration backoff) {
@@ -43,6 +47,8 @@ void ClientConnection::Opened(std::unique_ptr<Stream> stream) {
   credit_bytes_ = welcome.credit_bytes;
   ping_after_ = milliseconds(welcome.ping_ms);
   idle_deadline_ = milliseconds(welcome.idle_ms);
+  // Often enough to answer pings in time.
+  tick_ = std::clamp(std::min(ping_after_, idle_deadline_) / 4, kTickMin, kTickMax);
   stream_ = std::move(stream);
   reader_ = FrameReader(static_cast<uint32_t>(session_.options().reply_bytes_max));
   state_ = State::kOpen;
@@ -100,8 +106,7 @@ void ClientConnection::Tick(FinishedList& finished) {
   const TimePoint now = Now();
   for (Slot& slot : slots_) {
     if (slot.pending == nullptr || slot.pending->done == nullptr) continue;
-    // The server's own answer is worth waiting for a little.
-    if (slot.state == SlotState::kSending || now < slot.pending->deadline + kTick) continue;
+    if (slot.state == SlotState::kSending || now < slot.pending->deadline + kGrace) continue;
     const Status late = DeadlineExceeded("no acknowledgement in time");
     if (slot.state == SlotState::kQueued) {
       std::erase(queue_, static_cast<uint32_t>(&slot - slots_.data()));
@@ -128,12 +133,12 @@ void ClientConnection::Tick(FinishedList& finished) {
 
 void ClientConnection::Keep() {
   Duration backoff = Duration::zero();
-  TimePoint next_tick = Now() + kTick;
   FinishedList finished;
   mutex_.Lock();
+  TimePoint next_tick = Now() + tick_;
   while (state_ != State::kClosed) {
     if (Now() >= next_tick) {
-      next_tick = Now() + kTick;
+      next_tick = Now() + tick_;
       Tick(finished);
       // Pings are answered even if nobody calls.
       if (state_ == State::kOpen && !reading_) Lead(nullptr, Now());
@@ -156,9 +161,9 @@ void ClientConnection::Keep() {
 
 void ClientConnection::Reconnect(Duration& backoff) {
   const TimePoint deadline = broken_since_ + session_.options().reconnect_deadline;
+  const Duration attempt = std::clamp<Duration>(deadline - Now(), kAttemptMin, kAttemptMax);
   mutex_.Unlock();
-  Result<std::unique_ptr<Stream>> stream =
-      session_.Connect(registers_, std::min(deadline, Now() + kAttempt));
+  Result<std::unique_ptr<Stream>> stream = session_.Connect(registers_, Now() + attempt);
   mutex_.Lock();
   if (state_ == State::kClosed) return;
   FinishedList finished;

@@ -94,7 +94,7 @@ void FakeBuffer::Append(Trajectory trajectory, TimePoint deadline,
   AppendEncoded(Encode(trajectory), {.deadline = deadline}, std::move(done));
 }
 
-void FakeBuffer::AppendEncoded(std::string_view encoded, const AppendOptions& options,
+void FakeBuffer::AppendEncoded(std::string_view encoded, const AppendOptions& /*options*/,
                                std::function<void(Status)> done) {
   const std::optional<TrajectoryId> id = PeekId(encoded);
   if (!id.has_value()) {

@@ -39,6 +39,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kCheckEvery{100};
+constexpr milliseconds kStoppingCheckEvery{5};
 // Takes that wait look that often for appends that came another way.
 constexpr milliseconds kTakeEvery{5};
 // A goodbye has that long to reach its client.
@@ -141,7 +142,7 @@ void ServerImpl::Run() {
     }
     FlushTouched();
     if (now_ >= next_check_) {
-      next_check_ = now_ + kCheckEvery;
+      next_check_ = now_ + (stopping_ ? kStoppingCheckEvery : kCheckEvery);
       CheckDeadlines(now_);
     }
     DeleteClosed();
