@@ -65,8 +65,9 @@ Result<std::string> ReadOnlyFile::ReadRange(int64_t offset, int64_t end,
   end = std::min(end, bytes_);
   if (offset >= end) return std::string();
   if (end - offset > kToolFileBytesMax) {
-    return ResourceExhausted(fmt::format("'{}' is larger than {} bytes: no file of a buffer is",
-                                         path_, kToolFileBytesMax));
+    return ResourceExhausted(
+        fmt::format("'{}' is larger than {} bytes: these tools read no larger segment", path_,
+                    kToolFileBytesMax));
   }
   std::string out(static_cast<size_t>(end - offset), '\0');
   for (size_t at = 0; at < out.size();) {

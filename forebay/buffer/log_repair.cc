@@ -189,6 +189,11 @@ Status Repairer::MendSegment(const SegmentInfo& segment) {
     }
     return SetAside(segment, segment.problem);
   }
+  if (segment.bytes > kToolFileBytesMax) {
+    Unrepaired(fmt::format("{} has {} bytes, more than these tools read ({}): it was left as it is",
+                           segment.file, segment.bytes, kToolFileBytesMax));
+    return OkStatus();
+  }
   FB_ASSIGN_OR_RETURN(const std::unique_ptr<ReadOnlyFile> file,
                       ReadOnlyFile::Open(Path(segment.file)));
   int64_t unreadable = 0;
