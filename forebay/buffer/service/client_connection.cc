@@ -95,6 +95,7 @@ void ClientConnection::Complete(Slot& slot, Status status, FinishedList& finishe
   pending->status = std::move(status);
   if (pending->done != nullptr) {
     --open_async_;
+    ++untold_;
     finished.push_back({.async = pending});
   } else {
     RemoveWaiter(*pending);
@@ -105,15 +106,21 @@ void ClientConnection::Complete(Slot& slot, Status status, FinishedList& finishe
 }
 
 void ClientConnection::Tell(FinishedList& finished) {
+  int64_t told = 0;
   for (const Finished& each : finished) {
     if (each.async == nullptr) {
       Signal::Wake(each.wake);
     } else {
       const std::unique_ptr<Pending> owned(each.async);
       owned->done(std::move(owned->status));
+      ++told;
     }
   }
   finished.clear();
+  if (told == 0) return;
+  const MutexLock lock(mutex_);
+  untold_ -= told;
+  if (open_ == 0 && untold_ == 0) idle_.NotifyAll();
 }
 
 bool ClientConnection::Abandon(Pending& pending) {
@@ -188,8 +195,8 @@ void ClientConnection::CallAsync(std::unique_ptr<Pending> pending) {
 
 bool ClientConnection::WaitIdle(TimePoint deadline) {
   const MutexLock lock(mutex_);
-  while (open_ > 0) {
-    if (!idle_.WaitUntil(mutex_, deadline)) return open_ == 0;
+  while (open_ > 0 || untold_ > 0) {
+    if (!idle_.WaitUntil(mutex_, deadline)) return open_ == 0 && untold_ == 0;
   }
   return true;
 }

@@ -103,7 +103,7 @@ class ClientConnection {
   void RemoveWaiter(Pending& pending) FB_REQUIRES(mutex_);
   void FreeSlot(Slot& slot) FB_REQUIRES(mutex_);
   void Complete(Slot& slot, Status status, FinishedList& finished) FB_REQUIRES(mutex_);
-  static void Tell(FinishedList& finished);
+  void Tell(FinishedList& finished) FB_EXCLUDES(mutex_);
 
   // ---- client_io.cc: moving bytes. These unlock and lock again.
   void Send(Pending* caller = nullptr) FB_REQUIRES(mutex_);
@@ -149,6 +149,7 @@ class ClientConnection {
   std::string control_ FB_GUARDED_BY(mutex_);         // pings, pongs, what needs no answer
   int64_t open_ FB_GUARDED_BY(mutex_) = 0;
   int64_t open_async_ FB_GUARDED_BY(mutex_) = 0;
+  int64_t untold_ FB_GUARDED_BY(mutex_) = 0;  // answered, but not called back yet
   int64_t outstanding_bytes_ FB_GUARDED_BY(mutex_) = 0;
   Pending* oldest_ FB_GUARDED_BY(mutex_) = nullptr;  // of those that wait
   Pending* newest_ FB_GUARDED_BY(mutex_) = nullptr;

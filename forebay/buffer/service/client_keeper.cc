@@ -118,6 +118,7 @@ void ClientConnection::Tick(FinishedList& finished) {
     pending->status = late;
     --open_;
     --open_async_;
+    ++untold_;
     finished.push_back({.async = pending});
   }
   if (state_ != State::kOpen) return;
