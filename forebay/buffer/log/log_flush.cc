@@ -51,6 +51,10 @@ void Log::FlushFront() {
   std::shared_ptr<FlushGroup> group;
   {
     MutexLock lock(mutex_);
+    if (groups_.empty()) {  // the log failed meanwhile
+      flushing_ = false;
+      return;
+    }
     group = groups_.front();
     groups_.pop_front();
     if (group->open) CloseGroup(*group);
@@ -78,6 +82,7 @@ void Log::FlushFront() {
   }
   if (!status.ok()) {
     Fail(status.WithContext("a write failed, so its segment is sealed and never retried"));
+    callbacks_.on_acknowledged();  // that it is lost; who waits for it must not wait longer
     return;
   }
   callbacks_.on_acknowledged();
