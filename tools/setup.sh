@@ -12,7 +12,7 @@ say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 packages=(g++ cmake ninja-build ccache python3 python3-pip bubblewrap
-          libfmt-dev nlohmann-json3-dev libtomlplusplus-dev libcli11-dev libboost1.81-dev libxxhash-dev
+          libfmt-dev nlohmann-json3-dev libtomlplusplus-dev libcli11-dev libboost1.81-dev libxxhash-dev libssl-dev
           libgtest-dev libgmock-dev clang-format-19 clang-tidy-19)
 [ "${1:-}" = "--fuzz" ] && packages+=(clang-19 libclang-rt-19-dev)
 
