@@ -79,6 +79,7 @@ std::string JsonLine(const LogRecord& record) {
       out.update(IdJson(record.id));
       out["min_version"] = record.min_version;
       out["priority"] = record.priority;
+      out["moved"] = record.moved;
       if (const auto summary = PeekSummary(record.encoded)) {
         out["outcome"] = OutcomeName(summary->outcome);
         out["tokens"] = summary->tokens;

@@ -41,7 +41,7 @@ bool HoldsLog(const std::vector<std::string>& names) {
 uint32_t GuessNumber(ReadOnlyFile& file) {
   SegmentTrailer trailer;
   constexpr auto kTrailerBytes = static_cast<int64_t>(sizeof(trailer));
-  if (file.bytes() > kTrailerBytes &&
+  if (file.bytes() > kTrailerBytes && file.bytes() <= kToolFileBytesMax &&
       file.ReadAt(file.bytes() - kTrailerBytes, reinterpret_cast<char*>(&trailer), sizeof(trailer))
           .ok() &&
       trailer.number != 0 && ReadIndex(file, trailer.number)) {
@@ -128,7 +128,9 @@ const std::vector<SegmentInfo>& LogReader::segments() {
 }
 
 void LogReader::Note(std::string note) {
-  if (notes_.size() < kNotesMax) notes_.push_back(std::move(note));
+  // A log is gone through more than once.
+  if (notes_.size() >= kNotesMax || std::ranges::count(notes_, note) > 0) return;
+  notes_.push_back(std::move(note));
 }
 
 std::vector<std::string> LogReader::TakeNotes() { return std::exchange(notes_, {}); }

@@ -50,9 +50,10 @@ struct LogRecord {
   RejectReason reason = RejectReason::kStale;  // kReject
   int64_t min_version = -1;                    // kTrajectory
   float priority = 0;                          // kTrajectory
-  int64_t batch = 0;                           // kLease, kRelease; kCommit: up to this one
-  int64_t learner_version = 0;                 // kLease
-  std::vector<int64_t> trajectory_ids;         // kLease, kCommit, kConsume
+  bool moved = false;  // kTrajectory: a copy of an older record, whose segment was to be freed
+  int64_t batch = 0;   // kLease, kRelease; kCommit: up to this one
+  int64_t learner_version = 0;          // kLease
+  std::vector<int64_t> trajectory_ids;  // kLease, kCommit, kConsume
   int64_t payload_bytes = 0;
   // kTrajectory, unless the filter left it out: as Encode made it, valid during the call.
   std::string_view encoded;

@@ -52,6 +52,7 @@ std::optional<LogRecord> LogReader::ToRecord(const ScannedRecord& scanned, uint3
       record.id = header.id();
       record.min_version = header.min_version;
       record.priority = header.priority;
+      record.moved = header.code == kMovedRecord;
       record.encoded = scanned.payload;
       break;
     case RecordType::kRelease:
