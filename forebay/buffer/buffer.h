@@ -42,8 +42,8 @@ struct BufferOptions {
   // An append dispatches its attempt itself: for users without a coordinator. Ids must still be
   // unique: one that was appended before is acknowledged again and not stored (idempotent).
   bool implied_dispatch = false;
-  // Committed batches stay readable until Release; without, Commit releases them. Under a full disk
-  // they go first.
+  // Committed batches stay readable until Release; without, until the next Commit. Under a full
+  // disk they go first.
   bool retain_committed = false;
 };
 
@@ -71,7 +71,7 @@ struct Ledger {
 struct BufferStats {
   int64_t ready_groups = 0;    // complete, not leased
   int64_t partial_groups = 0;  // some members pending
-  int64_t pending_bytes = 0;  // encoded, not consumed
+  int64_t kept_bytes = 0;  // encoded trajectories: pending, or kept for replays
   int64_t memory_bytes = 0, disk_bytes = 0, segments = 0;
   int64_t appends = 0, flushes = 0;
   int64_t duplicates = 0;          // appends of what was there

@@ -76,7 +76,8 @@ TEST_P(BufferTest, GivesOutWholeGroupsSortedWhateverTheOrderOfArrival) {
   EXPECT_TRUE(buffer->MarkTrained(1).ok());
   EXPECT_TRUE(buffer->MarkTrained(1).ok());
   EXPECT_EQ(buffer->ledger().trained, 8);
-  EXPECT_EQ(buffer->stats().memory_bytes, 0);
+  // In memory nothing is ever replayed.
+  EXPECT_EQ(buffer->stats().kept_bytes == 0, GetParam() == Durability::kMemory);
   EXPECT_TRUE(buffer->Commit(1).ok());
   EXPECT_TRUE(buffer->Commit(1).ok());
   EXPECT_TRUE(buffer->Commit(0).ok());
@@ -274,45 +275,54 @@ TEST_P(BufferTest, InvalidAndOversizedTrajectoriesAreRefusedAndStayInFlight) {
   EXPECT_EQ(AppendAndWait(*buffer, bad).code(), StatusCode::kInvalidArgument);
   const Status large = AppendAndWait(*buffer, SimpleTrajectory(TestId(0, 0), 1, 4000, 4));
   EXPECT_EQ(large.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(large.message(), HasSubstr("record_bytes_max is 2000"));
+  EXPECT_THAT(large.message(), HasSubstr("record_bytes_max 2000"));
   EXPECT_EQ(buffer->ledger().in_flight, 1);
   EXPECT_TRUE(AppendAndWait(*buffer, SimpleTrajectory(TestId(0, 0), 1)).ok());
 }
 
+// About 16 KiB, so that few of them fill the smallest buffer.
+Trajectory Large(const TrajectoryId& id) { return SimpleTrajectory(id, 1, 4000, 4); }
+
+// The smallest buffer there is: four segments of 64 KiB.
+BufferOptions Smallest(BufferOptions options) {
+  options.memory_bytes_max = options.disk_bytes_max = 1;
+  return options;
+}
+
+// Dispatches and appends members of groups of four until there is no room; gives how many fitted.
+int32_t FillUp(Buffer& buffer, Status* full) {
+  for (int32_t n = 0;; ++n) {
+    const TrajectoryId id = TestId(n / 4, n % 4);
+    EXPECT_TRUE(buffer.Dispatch(id).ok());
+    *full = AppendAndWait(buffer, Large(id), 0.05);
+    if (!full->ok()) return n;
+  }
+}
+
 TEST_P(BufferTest, BackpressureWaitsWithoutAThreadUntilTheDeadlineOrRoom) {
-  BufferOptions options = Options();
-  options.memory_bytes_max = 4000;
-  auto buffer = Open(options);
-  for (int64_t group = 0; group < 4; ++group) {
-    for (int32_t member = 0; member < 4; ++member)
-      ASSERT_TRUE(buffer->Dispatch(TestId(group, member)).ok());
-  }
-  // Two groups of this size do not fit.
-  for (int32_t member = 0; member < 4; ++member) {
-    ASSERT_TRUE(AppendAndWait(*buffer, SimpleTrajectory(TestId(0, member), 1)).ok());
-  }
-  std::vector<Status> answers;
-  int32_t fitted = 0;
+  auto buffer = Open(Smallest(Options()));
   Status full;
-  while (fitted < 4) {
-    full = AppendAndWait(*buffer, SimpleTrajectory(TestId(1, fitted), 1), 0.02);
-    if (!full.ok()) break;
-    ++fitted;
-  }
+  const int32_t fitted = FillUp(*buffer, &full);
+  ASSERT_GE(fitted, 4);
+  EXPECT_LE(fitted, 16);
   EXPECT_EQ(full.code(), StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(full.message(), HasSubstr("of 4000 bytes of memory"));
-  EXPECT_LE(buffer->stats().memory_bytes, 4000);
-  EXPECT_EQ(buffer->ledger().in_flight, 12 - fitted);
+  EXPECT_THAT(full.message(), HasSubstr("of 262144 bytes of"));
+  EXPECT_LE(buffer->stats().memory_bytes, 262144);
+  EXPECT_LE(buffer->stats().disk_bytes, 262144);
+  EXPECT_EQ(buffer->ledger().in_flight, 1);
+  EXPECT_EQ(buffer->ledger().pending, fitted);
   // The attempt is still in flight: this append gets through once a batch was trained on.
   std::atomic<int> done{0};
-  buffer->Append(SimpleTrajectory(TestId(1, fitted), 1), In(60), [&](const Status& status) {
+  buffer->Append(Large(TestId(fitted / 4, fitted % 4)), In(60), [&](const Status& status) {
     EXPECT_TRUE(status.ok()) << status.ToString();
     ++done;
   });
   EXPECT_EQ(done.load(), 0);
   Result<Batch> batch = buffer->Lease(1, 1, In(10));
   ASSERT_TRUE(batch.ok());
+  EXPECT_EQ(*batch->trajectories[3], Large(TestId(0, 3)));
   ASSERT_TRUE(buffer->MarkTrained(batch->sequence).ok());
+  ASSERT_TRUE(buffer->Commit(batch->sequence).ok());
   for (int i = 0; i < 6000 && done.load() == 0; ++i) std::this_thread::sleep_for(FromSeconds(0.01));
   EXPECT_EQ(done.load(), 1);
   EXPECT_GT(buffer->stats().append_wait_seconds, 0);
@@ -320,19 +330,17 @@ TEST_P(BufferTest, BackpressureWaitsWithoutAThreadUntilTheDeadlineOrRoom) {
 }
 
 TEST_P(BufferTest, AnAttemptRejectedWhileItsAppendWaitsIsLate) {
-  BufferOptions options = Options();
-  options.memory_bytes_max = 1;
-  auto buffer = Open(options);
-  for (int32_t member = 0; member < 2; ++member)
-    ASSERT_TRUE(buffer->Dispatch(TestId(0, member)).ok());
-  ASSERT_TRUE(AppendAndWait(*buffer, SimpleTrajectory(TestId(0, 0), 1)).ok());  // alone, it may
+  auto buffer = Open(Smallest(Options()));
+  Status full;
+  const int32_t fitted = FillUp(*buffer, &full);
+  const TrajectoryId id = TestId(fitted / 4, fitted % 4);
   Status answer;
   std::atomic<bool> told{false};
-  buffer->Append(SimpleTrajectory(TestId(0, 1), 1), In(60), [&](const Status& status) {
+  buffer->Append(Large(id), In(60), [&](const Status& status) {
     answer = status;
     told = true;
   });
-  ASSERT_TRUE(buffer->Reject(TestId(0, 1), RejectReason::kOutcome).ok());
+  ASSERT_TRUE(buffer->Reject(id, RejectReason::kOutcome).ok());
   for (int i = 0; i < 6000 && !told.load(); ++i) std::this_thread::sleep_for(FromSeconds(0.01));
   EXPECT_EQ(answer.code(), StatusCode::kNotFound);
   EXPECT_EQ(buffer->ledger().late, 1);
@@ -340,35 +348,30 @@ TEST_P(BufferTest, AnAttemptRejectedWhileItsAppendWaitsIsLate) {
 }
 
 TEST_P(BufferTest, CloseWakesEverybodyAndLeavesCommitsPossible) {
-  BufferOptions options = Options();
-  options.memory_bytes_max = 1;
-  auto buffer = Open(options);
-  ASSERT_TRUE(buffer->Dispatch(TestId(0, 0)).ok());
-  ASSERT_TRUE(buffer->Dispatch(TestId(0, 1)).ok());
-  ASSERT_TRUE(AppendAndWait(*buffer, SimpleTrajectory(TestId(0, 0), 1)).ok());
+  auto buffer = Open(Smallest(Options()));
+  Status full;
+  const int32_t fitted = FillUp(*buffer, &full);
+  const TrajectoryId id = TestId(fitted / 4, fitted % 4);
   std::atomic<int> unavailable{0};
-  buffer->Append(SimpleTrajectory(TestId(0, 1), 1), In(600), [&](const Status& status) {
+  buffer->Append(Large(id), In(600), [&](const Status& status) {
     if (status.code() == StatusCode::kUnavailable) ++unavailable;
   });
   std::thread learner([&] {
-    if (buffer->Lease(1, 1, In(600)).status().code() == StatusCode::kUnavailable) ++unavailable;
+    if (buffer->Lease(100, 1, In(600)).status().code() == StatusCode::kUnavailable) ++unavailable;
   });
   buffer->Close();
   buffer->Close();
   learner.join();
   EXPECT_EQ(unavailable.load(), 2);
-  EXPECT_EQ(buffer->Dispatch(TestId(1, 0)).code(), StatusCode::kUnavailable);
-  EXPECT_EQ(AppendAndWait(*buffer, SimpleTrajectory(TestId(0, 1), 1)).code(),
-            StatusCode::kUnavailable);
-  EXPECT_TRUE(buffer->Reject(TestId(0, 1), RejectReason::kClosed).ok());
+  EXPECT_EQ(buffer->Dispatch(TestId(10, 0)).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(AppendAndWait(*buffer, Large(id)).code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(buffer->Reject(id, RejectReason::kClosed).ok());
   EXPECT_TRUE(buffer->Commit(0).ok());
   EXPECT_TRUE(buffer->ledger().balanced());
 }
 
 TEST_P(BufferTest, D1_ManyActorsAndALearnerBalanceAtEveryInstant) {
-  BufferOptions options = Options();
-  options.memory_bytes_max = 40000;  // backpressure is part of it
-  auto buffer = Open(options);
+  auto buffer = Open(Smallest(Options()));  // backpressure is part of it
   constexpr int64_t kGroups = 60;
   std::atomic<int64_t> next_group{0};
   std::atomic<bool> stop{false};
@@ -378,12 +381,12 @@ TEST_P(BufferTest, D1_ManyActorsAndALearnerBalanceAtEveryInstant) {
       for (int64_t group = next_group++; group < kGroups; group = next_group++) {
         for (int32_t member = 0; member < 4; ++member) {
           EXPECT_TRUE(buffer->Dispatch(TestId(group, member)).ok());
-          Trajectory t = SimpleTrajectory(TestId(group, member), 1);
+          Trajectory t = SimpleTrajectory(TestId(group, member), 1, 500, 4);
           if ((group + member) % 5 == 0) {
             t.outcome = Outcome::kEnvTimeout;
             EXPECT_TRUE(AppendAndWait(*buffer, t).ok());
             EXPECT_TRUE(buffer->Dispatch(TestId(group, member, 1)).ok());
-            t = SimpleTrajectory(TestId(group, member, 1), 1);
+            t = SimpleTrajectory(TestId(group, member, 1), 1, 500, 4);
           }
           EXPECT_TRUE(AppendAndWait(*buffer, t).ok());
         }

@@ -253,7 +253,7 @@ BufferStats Core::stats() const {
   MutexLock lock(mutex_);
   return {.ready_groups = table_.ready_groups(),
           .partial_groups = table_.partial_groups(),
-          .pending_bytes = table_.pending_bytes(),
+          .kept_bytes = table_.pending_bytes(),
           .memory_bytes = log.memory_bytes,
           .disk_bytes = logged() ? log.disk_bytes : 0,
           .segments = log.segments,

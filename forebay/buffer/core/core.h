@@ -140,7 +140,8 @@ class Core : public Buffer {
   bool StateDue() FB_REQUIRES(mutex_);
   std::vector<uint32_t> DeadSegments() const FB_REQUIRES(mutex_);
   Status WriteState();
-  void MakeRoom();
+  void RecycleMemory();
+  bool MakeRoom();
   void Move(uint32_t number);
   static void Run(Calls& calls);
 

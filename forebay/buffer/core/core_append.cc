@@ -266,11 +266,11 @@ void Core::Publish() {
     }
     WakeReaders();
   }
+  Run(calls);
   for (size_t i = 0; i < acknowledged.entries.size(); ++i) {
     const Done& done = acknowledged.entries[i].done;
     if (done) done(results.empty() ? OkStatus() : results[i]);
   }
-  Run(calls);
   Log::Wake(acknowledged);
 }
 

@@ -32,8 +32,6 @@ constexpr auto kRetryFullDisk = std::chrono::milliseconds(200);
 // A state file is written when the log has grown by so many times its size: it costs an eighth of
 // the log's own writes at most.
 constexpr int64_t kStateShare = 8;
-// A segment is emptied when no more than this part of it is live.
-constexpr int64_t kCompactShare = 4;
 
 }  // namespace
 
@@ -105,23 +103,23 @@ void Core::Maintain() {
       due = StateDue();
       tight = !waiting_.empty() && !log_->HasRoom();
     }
-    if (due || tight) WriteState().ok();  // later, perhaps
+    if (due) WriteState().ok();  // later, perhaps
     if (tight) {
       WriteState().ok();
-      bool still = false;
-      {
-        MutexLock lock(mutex_);
-        still = !log_->HasRoom();
+      WriteState().ok();
+      if (!log_->HasRoom() && MakeRoom()) {
+        WriteState().ok();
+        WriteState().ok();
       }
-      if (still) MakeRoom();
     }
   } else if (!logged()) {
-    std::vector<uint32_t> dead;
+    RecycleMemory();
+    bool tight = false;
     {
       MutexLock lock(mutex_);
-      dead = DeadSegments();
+      tight = !waiting_.empty() && !log_->HasRoom();
     }
-    log_->Recycle(dead);
+    if (tight && MakeRoom()) RecycleMemory();
   }
   log_->Maintain().ok();  // what was recycled may be a spare now; else as above
   const TimePoint now = Now();
@@ -133,6 +131,15 @@ void Core::Maintain() {
   }
   Publish();  // notes of the mapped log that wait to be told
   SweepDeadlines(now);
+}
+
+void Core::RecycleMemory() {
+  std::vector<uint32_t> dead;
+  {
+    MutexLock lock(mutex_);
+    dead = DeadSegments();
+  }
+  log_->Recycle(dead);
 }
 
 bool Core::StateDue() {
@@ -147,41 +154,44 @@ std::vector<uint32_t> Core::DeadSegments() const {
   return dead;
 }
 
-// Under a full disk: what was committed and only kept for replays goes first; then the live records
-// of the emptiest segment move to the end of the log, so that one that is waited for does not hold
-// a whole segment.
-void Core::MakeRoom() {
+// Under a full disk; false if there is nothing to be done. What was committed and only kept for
+// replays goes first; then the live records of the emptiest segment move to the end of the log, so
+// that one that is waited for does not hold a whole segment.
+bool Core::MakeRoom() {
   {
     MutexLock lock(mutex_);
     const int64_t oldest = table_.released_batch() + 1;
     if (oldest <= table_.committed_batch()) {
       table_.Release(oldest);
       Note({.type = RecordType::kRelease, .trajectory_id = oldest});
-      return;
+      return true;
     }
   }
   uint32_t victim = 0;
   {
     MutexLock lock(mutex_);
+    const int64_t room = log_->RoomToMove();
     const std::vector<uint32_t> sealed = log_->Recyclable();
     for (const SegmentLive& live : table_.SegmentsByLiveBytes()) {
-      if (live.bytes > options_.segment_bytes / kCompactShare) break;
+      // All of it must fit, else nothing is won.
+      const int64_t with_headers =
+          live.bytes + 2 * static_cast<int64_t>(live.records * kRecordAlign);
+      if (with_headers > room) break;
       if (!std::ranges::binary_search(sealed, live.segment)) continue;
       victim = live.segment;
       break;
     }
   }
   if (victim != 0) Move(victim);
+  return victim != 0;
 }
 
 // Copies the live records of a segment to the end of the log.
 void Core::Move(uint32_t number) {
   const std::shared_ptr<Segment> segment = log_->Pin(number);
-  if (segment == nullptr || segment->file == nullptr) return;
-  const std::optional<SegmentScan> scan = ReadIndex(*segment->file, number);
-  if (!scan) return;
+  if (segment == nullptr) return;
   const std::shared_ptr<char> memory = log_->MemoryOf(*segment);
-  for (const ScannedRecord& record : scan->records) {
+  for (const ScannedRecord& record : Log::Records(*segment, memory)) {
     if (record.header.type != RecordType::kTrajectory) continue;
     const auto offset_64 = static_cast<uint32_t>(record.offset / kRecordAlign);
     std::unique_ptr<char[]> buffer;
@@ -199,7 +209,11 @@ void Core::Move(uint32_t number) {
     }
     log_->Fill(slot, *payload);
   }
-  log_->Kick();
+  if (log_->sync()) {
+    log_->Flush().ok();
+  } else {
+    Publish();
+  }
 }
 
 Status Core::WriteState() {

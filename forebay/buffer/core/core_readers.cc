@@ -263,8 +263,16 @@ void Core::OnLeaseWritten(int64_t sequence, const Status& status) {
 }
 
 Status Core::MarkTrained(int64_t batch_sequence) {
-  MutexLock lock(mutex_);
-  return table_.MarkTrained(batch_sequence);
+  {
+    MutexLock lock(mutex_);
+    FB_RETURN_IF_ERROR(table_.MarkTrained(batch_sequence));
+    if (logged() || batch_sequence <= table_.committed_batch()) return OkStatus();
+    // Memory does not outlive the process, so nothing is ever replayed from it.
+    FB_RETURN_IF_ERROR(table_.Commit(batch_sequence));
+    table_.Release(batch_sequence);
+  }
+  Signal();
+  return OkStatus();
 }
 
 Status Core::Commit(int64_t batch_sequence) {

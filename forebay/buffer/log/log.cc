@@ -51,6 +51,20 @@ bool Log::Fits(int64_t record_bytes) const {
          active_->capacity;
 }
 
+// Without a spare behind it the active segment is the last that notes will find: trajectories stay
+// out, and records that move leave a part of it.
+bool Log::MayUseRest(Kind kind, int64_t record_bytes) const {
+  if (kind == Kind::kNote || !spares_.empty()) return true;
+  return kind == Kind::kMove && active_->used + record_bytes <= MoveLimit();
+}
+
+int64_t Log::MoveLimit() const { return active_->capacity / 8 * 7; }
+
+int64_t Log::RoomToMove() const {
+  MutexLock lock(mutex_);
+  return spares_.empty() ? MoveLimit() - active_->used : options_.segment_bytes / 2;
+}
+
 int64_t Log::payload_bytes_max() const {
   return options_.segment_bytes - static_cast<int64_t>(kDataBegin) - 3 * kBlock -
          static_cast<int64_t>(kRecordAlign);
@@ -66,6 +80,7 @@ bool Log::Reserve(Kind kind, const RecordHeader& header, size_t payload_bytes,
       groups_.back()->end - groups_.back()->begin >= kGroupBytes) {
     CloseGroup(*groups_.back());
   }
+  if (!MayUseRest(kind, bytes)) return false;
   if (!Fits(bytes) && !Roll(kind)) return false;
   Segment& segment = *active_;
   slot->header = header;

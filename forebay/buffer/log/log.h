@@ -29,6 +29,7 @@
 #include "forebay/buffer/buffer.h"
 #include "forebay/buffer/log/file.h"
 #include "forebay/buffer/log/record.h"
+#include "forebay/buffer/log/segment.h"
 
 namespace forebay::buffer {
 
@@ -152,6 +153,7 @@ class Log {
   int64_t oldest_unacknowledged() const;
   int64_t reserved_bytes() const;  // since it was opened
   bool HasRoom() const;            // for another segment of trajectories
+  int64_t RoomToMove() const;      // bytes of records that a kMove could take
 
   // ---- segments
   std::shared_ptr<Segment> Pin(uint32_t number) const;  // null: not there
@@ -162,6 +164,9 @@ class Log {
   static Result<std::string_view> Read(const Segment& segment, const std::shared_ptr<char>& memory,
                                        uint32_t offset_64, uint32_t payload_bytes,
                                        int64_t trajectory_id, std::unique_ptr<char[]>* buffer);
+  // The records of a sealed segment, pads left out; empty if its index cannot be read.
+  static std::vector<ScannedRecord> Records(const Segment& segment,
+                                            const std::shared_ptr<char>& memory);
   // Prepares spare segments, and drops memory above memory_bytes_max. Blocks on the disk. An error
   // (a full disk) is no failure yet: call it again later.
   Status Maintain();
@@ -187,6 +192,8 @@ class Log {
   Log(FileSystem* files, const LogOptions& options, LogCallbacks callbacks);
   std::string Path(uint32_t file_id) const;
   bool Fits(int64_t record_bytes) const FB_REQUIRES(mutex_);
+  int64_t MoveLimit() const FB_REQUIRES(mutex_);
+  bool MayUseRest(Kind kind, int64_t record_bytes) const FB_REQUIRES(mutex_);
   bool Roll(Kind kind) FB_REQUIRES(mutex_);
   void Activate(std::shared_ptr<Segment> segment) FB_REQUIRES(mutex_);
   std::shared_ptr<FlushGroup> JoinGroup(int64_t bytes, int64_t sequence) FB_REQUIRES(mutex_);

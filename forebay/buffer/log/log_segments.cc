@@ -8,6 +8,7 @@
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -220,6 +221,7 @@ void Log::Seal(const std::shared_ptr<Segment>& segment) {
   }
   if (!status.ok()) {
     Fail(status.WithContext("the index of a segment could not be written"));
+    callbacks_.on_acknowledged();  // what was not written yet is lost: tell who waits for it
     return;
   }
   {
@@ -315,6 +317,23 @@ Result<std::string_view> Log::Read(const Segment& segment, const std::shared_ptr
   if (segment.file == nullptr) return DataLoss(fmt::format("segment {} is gone", segment.number));
   return ReadTrajectory(*segment.file, segment.number, offset_64, payload_bytes, trajectory_id,
                         buffer);
+}
+
+std::vector<ScannedRecord> Log::Records(const Segment& segment,
+                                        const std::shared_ptr<char>& memory) {
+  std::vector<ScannedRecord> records;
+  if (memory == nullptr || segment.used == 0) {
+    if (segment.file == nullptr) return records;
+    std::optional<SegmentScan> scan = ReadIndex(*segment.file, segment.number);
+    return scan ? std::move(scan->records) : records;
+  }
+  for (size_t at = kDataBegin; at < static_cast<size_t>(segment.used);) {
+    RecordHeader header;
+    std::memcpy(&header, memory.get() + at, sizeof(header));
+    if (header.type != RecordType::kPad) records.push_back({.header = header, .offset = at});
+    at += static_cast<size_t>(RecordBytes(header.payload_bytes));
+  }
+  return records;
 }
 
 std::vector<uint32_t> Log::Recyclable() const {
