@@ -1,5 +1,6 @@
 #include "forebay/buffer/service/stream.h"
 
+#include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
@@ -12,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -44,6 +46,44 @@ Result<TlsContext> NewContext(const SSL_METHOD* method) {
                                       SSL_MODE_RELEASE_BUFFERS);
   SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION);
   return context;
+}
+
+// OpenSSL's own sockets write without MSG_NOSIGNAL: a peer that has gone would end the process.
+int BioWrite(BIO* bio, const char* data, int size) {
+  BIO_clear_retry_flags(bio);
+  const ssize_t n = send(static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio))), data,
+                         static_cast<size_t>(size), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_write(bio);
+  return static_cast<int>(n);
+}
+
+int BioRead(BIO* bio, char* data, int size) {
+  BIO_clear_retry_flags(bio);
+  const ssize_t n = recv(static_cast<int>(reinterpret_cast<intptr_t>(BIO_get_data(bio))), data,
+                         static_cast<size_t>(size), MSG_DONTWAIT);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_retry_read(bio);
+  return static_cast<int>(n);
+}
+
+long BioControl(BIO* /*bio*/, int command, long /*number*/, void* /*pointer*/) {  // NOLINT
+  return command == BIO_CTRL_FLUSH ? 1 : 0;
+}
+
+bool SetSocket(ssl_st* ssl, int fd) {
+  static BIO_METHOD* const method = [] {
+    BIO_METHOD* made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "forebay socket");
+    if (made == nullptr) return made;
+    BIO_meth_set_write(made, BioWrite);
+    BIO_meth_set_read(made, BioRead);
+    BIO_meth_set_ctrl(made, BioControl);
+    return made;
+  }();
+  BIO* bio = method == nullptr ? nullptr : BIO_new(method);
+  if (bio == nullptr) return false;
+  BIO_set_data(bio, reinterpret_cast<void*>(static_cast<intptr_t>(fd)));  // NOLINT
+  BIO_set_init(bio, 1);
+  SSL_set_bio(ssl, bio, bio);
+  return true;
 }
 
 }  // namespace
@@ -82,7 +122,7 @@ Result<TlsContext> ClientTls(const std::string& ca_file) {
 std::unique_ptr<Stream> Stream::TlsServer(Fd fd, ssl_ctx_st* context) {
   auto stream = std::make_unique<Stream>(std::move(fd));
   stream->ssl_.reset(SSL_new(context));
-  if (stream->ssl_ == nullptr || SSL_set_fd(stream->ssl_.get(), stream->fd()) != 1) return nullptr;
+  if (stream->ssl_ == nullptr || !SetSocket(stream->ssl_.get(), stream->fd())) return nullptr;
   SSL_set_accept_state(stream->ssl_.get());
   return stream;
 }
@@ -90,7 +130,7 @@ std::unique_ptr<Stream> Stream::TlsServer(Fd fd, ssl_ctx_st* context) {
 std::unique_ptr<Stream> Stream::TlsClient(Fd fd, ssl_ctx_st* context, const std::string& name) {
   auto stream = std::make_unique<Stream>(std::move(fd));
   stream->ssl_.reset(SSL_new(context));
-  if (stream->ssl_ == nullptr || SSL_set_fd(stream->ssl_.get(), stream->fd()) != 1) return nullptr;
+  if (stream->ssl_ == nullptr || !SetSocket(stream->ssl_.get(), stream->fd())) return nullptr;
   SSL_set_connect_state(stream->ssl_.get());
   // An address is looked for among the certificate's addresses, a name among its names.
   X509_VERIFY_PARAM* const param = SSL_get0_param(stream->ssl_.get());
