@@ -145,7 +145,9 @@ Core::~Core() {
   Signal();
   if (keeper_.joinable()) keeper_.join();
   if (logged() && log_->failed().ok()) WriteState().ok();  // only the next start's time is at stake
-  log_.reset();  // its last callbacks still find this object whole
+  // Its last callbacks still find this object whole, log_ too (reset would clear that first).
+  delete log_.get();
+  (void)log_.release();
 }
 
 void Core::Run(Calls& calls) {

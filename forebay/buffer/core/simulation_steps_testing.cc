@@ -191,6 +191,7 @@ void Simulation::CheckGiven(const TrajectoryId& id, const std::string& encoded) 
 }
 
 void Simulation::LeaseOne() {
+  PumpNow();  // takes that expire do so now, not in Lease
   const Result<Batch> batch =
       core_->Lease(static_cast<int64_t>(1 + rng_.Below(2)), learner_version_, Now());
   if (!batch.ok() || dead()) return;
