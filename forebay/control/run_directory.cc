@@ -29,8 +29,12 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kOwnFiles[] = {
-    "config.toml", "metrics.jsonl",   "trajectories.jsonl", "evals.jsonl", "report.json",
-    "run.log",     "environment.log", "environment.log.1",  "buffer",      "checkpoints"};
+    "config.toml",       "starts.jsonl", "metrics.jsonl", "trajectories.jsonl",
+    "evals.jsonl",       "report.json",  "run.log",       "environment.log",
+    "environment.log.1", "buffer",       "checkpoints"};
+// Those that grow line by line.
+constexpr const char* kLineFiles[] = {"starts.jsonl", "metrics.jsonl", "trajectories.jsonl",
+                                      "evals.jsonl", "run.log"};
 
 // Held until the descriptor is closed. Its file stays: a new one would be another lock.
 Result<Fd> Lock(const std::string& folder) {
@@ -58,6 +62,7 @@ Status EndTornLine(const std::string& path) {
 RunDirectory::RunDirectory(std::string path, Fd lock)
     : path_(std::move(path)),
       lock_(std::move(lock)),
+      starts_(path_ + "/starts.jsonl", std::ios::app),
       metrics_(path_ + "/metrics.jsonl", std::ios::app),
       trajectories_(path_ + "/trajectories.jsonl", std::ios::app),
       evals_(path_ + "/evals.jsonl", std::ios::app),
@@ -83,11 +88,11 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::string& path
       if (error) return ErrnoStatus("cannot remove '" + path + "/" + name + "'", error.value());
     }
   }
-  for (const char* name : {"metrics.jsonl", "trajectories.jsonl", "evals.jsonl", "run.log"}) {
+  for (const char* name : kLineFiles) {
     FB_RETURN_IF_ERROR(EndTornLine(path + "/" + name));
   }
   std::unique_ptr<RunDirectory> run(new RunDirectory(path, std::move(lock)));
-  if (!run->metrics_ || !run->trajectories_ || !run->evals_ || !run->log_) {
+  if (!run->starts_ || !run->metrics_ || !run->trajectories_ || !run->evals_ || !run->log_) {
     return FailedPrecondition("cannot write in '" + path + "'");
   }
   return run;

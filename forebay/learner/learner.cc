@@ -110,6 +110,10 @@ class LearnerImpl final : public Learner {
     m.step = ++step_;
     const TimePoint stepped = Now();
     FB_RETURN_IF_ERROR(MakeSnapshot(m.updated));
+    const TimePoint copied = Now();
+    if (m.updated || weights_digest_.empty()) weights_digest_ = weights::Digest(snapshot_->tensors);
+    m.weights_digest = weights_digest_;
+    m.digest_s = Seconds(Now() - copied);
     m.publish_s = Seconds(Now() - stepped);
     m.policy_version = policy_version_;
     m.programs = train_->programs();
@@ -232,6 +236,7 @@ class LearnerImpl final : public Learner {
   const std::unique_ptr<TrainStep> train_;
   const std::vector<BucketShape> buckets_;
   std::shared_ptr<const Snapshot> snapshot_;
+  std::string weights_digest_;  // of snapshot_, once a step was done
   int64_t step_;
   int64_t policy_version_;
   int64_t last_batch_;

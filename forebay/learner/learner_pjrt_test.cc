@@ -21,6 +21,7 @@
 #include "forebay/buffer/buffer.h"
 #include "forebay/learner/checkpoint.h"
 #include "forebay/learner/checkpoint_writer.h"
+#include "forebay/learner/fingerprint.h"
 #include "forebay/learner/learner_testing.h"
 #include "forebay/learner/schedule.h"
 #include "forebay/learner/step_metrics.h"
@@ -281,6 +282,8 @@ TEST_F(LearnerTest, D5_D6_AResumedRunGivesTheBitsOfTheUninterruptedOne) {
     EXPECT_EQ(resumed.metrics[i].loss, reference.metrics[i + 3].loss);
     EXPECT_EQ(resumed.metrics[i].grad_norm, reference.metrics[i + 3].grad_norm);
     EXPECT_EQ(resumed.metrics[i].policy_version, reference.metrics[i + 3].policy_version);
+    EXPECT_EQ(Fingerprint(resumed.metrics[i]), Fingerprint(reference.metrics[i + 3]));
+    EXPECT_NE(Fingerprint(resumed.metrics[i]), Fingerprint(reference.metrics[i]));
   }
   EXPECT_EQ(weights::Digest(learner->snapshot()->tensors),
             weights::Digest(whole->snapshot()->tensors));
