@@ -20,6 +20,8 @@ struct Benchmark {
 };
 
 constexpr Benchmark kBenchmarks[] = {
+    {"buffer", "the buffer against its peers (bench/peers/setup_buffer.sh) and the disk alone",
+     BufferBench},
     {"learner", "one optimizer step of SmolLM2-135M against the same step in JAX", LearnerBench},
     {"rollout", "SmolLM2-135M decoding at 1, 16 and 32 streams, and prompt processing",
      RolloutBench},
