@@ -47,66 +47,67 @@ struct Entrant {
   std::unique_ptr<Engine> engine;
 };
 
-std::vector<Entrant> OurSides(const std::string& folder) {
+std::vector<Entrant> OurEntrants(const std::string& folder) {
   using buffer::Durability;
-  std::vector<Entrant> sides;
+  std::vector<Entrant> entrants;
   const auto in_process = [&](const char* name, Promise promise, Durability durability) {
-    sides.push_back({.about = {.name = std::string("in_process.") + name, .promise = promise},
-                     .make = [=] { return MakeForebay(folder + "/" + name, durability); }});
+    entrants.push_back({.about = {.name = std::string("in_process.") + name, .promise = promise},
+                        .make = [=] { return MakeForebay(folder + "/" + name, durability); }});
   };
   in_process("memory", Promise::kNothing, Durability::kMemory);
   in_process("os", Promise::kKill, Durability::kOs);
   in_process("sync", Promise::kPowerLoss, Durability::kSync);
-  return sides;
+  return entrants;
 }
 
-std::vector<Entrant> PeerSides(const PeerOptions& options) {
-  std::vector<Entrant> sides;
+std::vector<Entrant> PeerEntrants(const PeerOptions& options) {
+  std::vector<Entrant> entrants;
   const auto add = [&](Contender about, auto make, bool in_quick = true) {
-    sides.push_back({.about = std::move(about), .in_quick = in_quick, .make = std::move(make)});
+    entrants.push_back({.about = std::move(about), .in_quick = in_quick, .make = std::move(make)});
   };
   add({.name = "moodycamel", .promise = Promise::kNothing},
       [=] { return MakeMoodycamel(options); });
   add({.name = "rocksdb_sync", .promise = Promise::kPowerLoss},
       [=] { return MakeRocksDb(options, true); });
-  add({.name = "rocksdb_nosync", .promise = Promise::kKill},
+  add(
+      {.name = "rocksdb_nosync", .promise = Promise::kKill},
       [=] { return MakeRocksDb(options, false); }, false);
   add({.name = "lmdb_sync", .promise = Promise::kPowerLoss}, [=] { return MakeLmdb(options); });
-  add({.name = "sqlite_full", .promise = Promise::kPowerLoss},
-      [=] { return MakeSqlite(options); });
+  add({.name = "sqlite_full", .promise = Promise::kPowerLoss}, [=] { return MakeSqlite(options); });
   add({.name = "redis_always", .served = true, .promise = Promise::kPowerLoss},
       [=] { return MakeRedis(options, true); });
   add({.name = "redis_everysec", .served = true, .promise = Promise::kKill},
       [=] { return MakeRedis(options, false); });
   add({.name = "nats_always", .served = true, .promise = Promise::kPowerLoss},
       [=] { return MakeNats(options, true); });
-  add({.name = "nats_default", .served = true, .promise = Promise::kKill},
+  add(
+      {.name = "nats_default", .served = true, .promise = Promise::kKill},
       [=] { return MakeNats(options, false); }, false);
   add({.name = "reverb", .served = true, .promise = Promise::kNothing},
       [=] { return MakeReverb(options); });
-  return sides;
+  return entrants;
 }
 
 // Starts what can be started; says what cannot.
-void StartAll(std::vector<Entrant>& sides, const BenchOptions& options) {
-  for (Entrant& side : sides) {
-    if (options.quick && !side.in_quick) {
-      side.about.absent = "not measured with --quick";
+void StartAll(std::vector<Entrant>& entrants, const BenchOptions& options) {
+  for (Entrant& entrant : entrants) {
+    if (options.quick && !entrant.in_quick) {
+      entrant.about.absent = "not measured with --quick";
       continue;
     }
-    auto engine = side.make();
+    auto engine = entrant.make();
     if (engine.ok()) {
-      side.engine = std::move(*engine);
-      side.about.description = side.engine->Description();
+      entrant.engine = std::move(*engine);
+      entrant.about.description = entrant.engine->Description();
       continue;
     }
-    side.about.absent = engine.status().message();
-    options.Say(fmt::format("{}: {}", side.about.name, side.about.absent));
+    entrant.about.absent = engine.status().message();
+    options.Say(fmt::format("{}: {}", entrant.about.name, entrant.about.absent));
   }
 }
 
-std::vector<Cell> CellsOf(const Entrant& side, bool ours, bool quick) {
-  const std::string& name = side.about.name;
+std::vector<Cell> CellsOf(const Entrant& entrant, bool ours, bool quick) {
+  const std::string& name = entrant.about.name;
   std::vector<Cell> cells = {{.contender = name, .writers = 64}};
   const bool one_writer = name == "in_process.sync";
   if (!quick || one_writer) cells.push_back({.contender = name, .writers = 1});
@@ -125,18 +126,20 @@ std::vector<Cell> CellsOf(const Entrant& side, bool ours, bool quick) {
 
 struct Job {
   Cell cell;
-  Entrant* side;  // null: the disk alone
+  Entrant* entrant;  // null: the disk alone
   bool ours;
 };
 
-// All cells of all sides; like loads beside each other.
+// All cells of all entrants; like loads beside each other.
 std::vector<Job> Jobs(std::vector<Entrant>& ours, std::vector<Entrant>& peers, bool quick) {
-  std::vector<Job> jobs = {{.cell = {}, .side = nullptr, .ours = false}};
-  for (std::vector<Entrant>* sides : {&ours, &peers}) {
-    for (Entrant& side : *sides) {
-      if (side.engine == nullptr) continue;
-      for (Cell& cell : CellsOf(side, sides == &ours, quick)) {
-        jobs.push_back({std::move(cell), &side, sides == &ours});
+  // The disk beside the one writer that is compared with it, and beside the 64.
+  std::vector<Job> jobs = {{.cell = {.writers = 1}, .entrant = nullptr, .ours = false},
+                           {.cell = {.writers = 64}, .entrant = nullptr, .ours = false}};
+  for (std::vector<Entrant>* entrants : {&ours, &peers}) {
+    for (Entrant& entrant : *entrants) {
+      if (entrant.engine == nullptr) continue;
+      for (Cell& cell : CellsOf(entrant, entrants == &ours, quick)) {
+        jobs.push_back({std::move(cell), &entrant, entrants == &ours});
       }
     }
   }
@@ -149,35 +152,35 @@ std::vector<Job> Jobs(std::vector<Entrant>& ours, std::vector<Entrant>& peers, b
 
 Status Measure(const Job& job, const Plan& plan, RawDisk& disk, const BenchOptions& options,
                BufferReport& report) {
-  if (job.side == nullptr) {
+  if (job.entrant == nullptr) {
     FB_ASSIGN_OR_RETURN(const RawLimits limits, disk.Measure(plan.seconds));
     report.Add(limits);
     return OkStatus();
   }
-  if (job.side->engine == nullptr) return OkStatus();  // failed in an earlier window
-  const auto window = RunWindow(*job.side->engine, {.writers = job.cell.writers,
-                                                    .readers = job.cell.readers,
-                                                    .sizes = job.cell.sizes,
-                                                    .warmup_s = plan.warmup_s,
-                                                    .seconds = plan.seconds});
+  if (job.entrant->engine == nullptr) return OkStatus();  // failed in an earlier window
+  const auto window = RunWindow(*job.entrant->engine, {.writers = job.cell.writers,
+                                                       .readers = job.cell.readers,
+                                                       .sizes = job.cell.sizes,
+                                                       .warmup_s = plan.warmup_s,
+                                                       .seconds = plan.seconds});
   if (window.ok()) {
     report.Add(job.cell, *window);
     return OkStatus();
   }
   const Status failed = window.status().WithContext(
-      fmt::format("{}, {} writers", job.side->about.name, job.cell.writers));
+      fmt::format("{}, {} writers", job.entrant->about.name, job.cell.writers));
   if (job.ours) return failed;
   // A peer that fails is not measured further; what it did until then stands.
-  job.side->about.absent = failed.message();
-  job.side->engine.reset();
+  job.entrant->about.absent = failed.message();
+  job.entrant->engine.reset();
   options.Say(failed.message());
   return OkStatus();
 }
 
-std::vector<Contender> About(const std::vector<Entrant>& sides) {
+std::vector<Contender> About(const std::vector<Entrant>& entrants) {
   std::vector<Contender> contenders;
-  contenders.reserve(sides.size());
-  for (const Entrant& side : sides) contenders.push_back(side.about);
+  contenders.reserve(entrants.size());
+  for (const Entrant& entrant : entrants) contenders.push_back(entrant.about);
   return contenders;
 }
 
@@ -187,10 +190,9 @@ Result<nlohmann::ordered_json> BufferBench(const BenchOptions& options) {
   const Plan& plan = options.quick ? kQuick : kFull;
   FB_ASSIGN_OR_RETURN(const ScratchFolder scratch, ScratchFolder::Create());
   FB_ASSIGN_OR_RETURN(const std::unique_ptr<RawDisk> disk, RawDisk::Create(scratch.path()));
-  std::vector<Entrant> ours = OurSides(scratch.path());
-  std::vector<Entrant> peers =
-      PeerSides({.folder = scratch.path(),
-                 .peers_folder = std::string(FOREBAY_SOURCE_DIR) + "/.deps/peers"});
+  std::vector<Entrant> ours = OurEntrants(scratch.path());
+  std::vector<Entrant> peers = PeerEntrants(
+      {.folder = scratch.path(), .peers_folder = std::string(FOREBAY_SOURCE_DIR) + "/.deps/peers"});
   StartAll(ours, options);
   StartAll(peers, options);
 

@@ -29,11 +29,11 @@ class ForebayEngine final : public Engine {
   Status Open(int writers, int /*readers*/) override {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
-    FB_ASSIGN_OR_RETURN(buffer_, buffer::Buffer::Open({.folder = folder_,
-                                                       .durability = durability_,
-                                                       .group_size = 1,
-                                                       .max_staleness = 1},
-                                                      0, {}, nullptr));
+    FB_ASSIGN_OR_RETURN(
+        buffer_,
+        buffer::Buffer::Open(
+            {.folder = folder_, .durability = durability_, .group_size = 1, .max_staleness = 1}, 0,
+            {}, nullptr));
     writers_ = std::vector<Writer>(static_cast<size_t>(writers));
     return OkStatus();
   }

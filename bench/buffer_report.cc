@@ -69,9 +69,8 @@ ordered_json& At(ordered_json& fields, std::string_view path) {
 
 const std::vector<BufferReport::NamedFigure>& BufferReport::Figures() {
   static const std::vector<NamedFigure> figures = {
-      {"appends_per_s", Appends},   {"bytes_per_s", BytesPerSecond},
-      {"p50_us", InsertP50},        {"p99_us", InsertP99},
-      {"p999_us", InsertP999},      {"sample_p50_us", SampleP50},
+      {"appends_per_s", Appends},    {"bytes_per_s", BytesPerSecond}, {"p50_us", InsertP50},
+      {"p99_us", InsertP99},         {"p999_us", InsertP999},         {"sample_p50_us", SampleP50},
       {"sample_p999_us", SampleP999}};
   return figures;
 }
@@ -103,10 +102,13 @@ ordered_json BufferReport::Loads(const std::string& contender, RecordSizes sizes
   return loads;
 }
 
-ordered_json BufferReport::Sides(const std::vector<Contender>& ours,
-                                 const std::vector<Contender>& peers, RecordSizes sizes) const {
+ordered_json BufferReport::Sides(const std::vector<Contender>& peers, RecordSizes sizes) const {
   ordered_json fields;
-  for (const Contender& side : ours) At(fields, side.name) = Loads(side.name, sizes);
+  // In the order of the contract, measured or not.
+  for (const char* name :
+       {"in_process.memory", "in_process.os", "in_process.sync", "served.os", "served.sync"}) {
+    At(fields, name) = Loads(name, sizes);
+  }
   for (const Contender& peer : peers) fields["peers"][peer.name] = Loads(peer.name, sizes);
   return fields;
 }
@@ -171,8 +173,8 @@ void BufferReport::AddRatios(const std::vector<Contender>& peers, ordered_json& 
 
   // Against the best of the served peers whose acknowledgement promises as much or, for the one
   // that survives a kill only, no more.
-  for (const auto& [ours, promise] : {std::pair{"served.sync", Promise::kPowerLoss},
-                                      std::pair{"served.os", Promise::kKill}}) {
+  for (const auto& [ours, promise] :
+       {std::pair{"served.sync", Promise::kPowerLoss}, std::pair{"served.os", Promise::kKill}}) {
     ordered_json best = nullptr;
     for (const Contender& peer : peers) {
       if (!peer.served || peer.promise != promise) continue;
@@ -182,19 +184,18 @@ void BufferReport::AddRatios(const std::vector<Contender>& peers, ordered_json& 
     }
     const std::string name =
         promise == Promise::kPowerLoss ? "served_p999_vs_best_peer" : "served_os_p999_vs_best_peer";
-    fields[name] =
-        Ratio(Median({.contender = ours, .writers = kManyWriters}, InsertP999), best);
+    fields[name] = Ratio(Median({.contender = ours, .writers = kManyWriters}, InsertP999), best);
   }
 }
 
 ordered_json BufferReport::Fields(const std::vector<Contender>& ours,
                                   const std::vector<Contender>& peers) const {
-  ordered_json fields = Sides(ours, peers, RecordSizes::k16KiB);
+  ordered_json fields = Sides(peers, RecordSizes::k16KiB);
   fields["raw"] = Raw();
   AddRatios(peers, fields);
   fields["readers"] = Readers("in_process.sync");
   fields["readers_os"] = Readers("in_process.os");
-  fields["mix"] = Sides(ours, peers, RecordSizes::kMix);
+  fields["mix"] = Sides(peers, RecordSizes::kMix);
   fields["absent"] = ordered_json::object();
   for (const auto* side : {&ours, &peers}) {
     for (const Contender& contender : *side) {

@@ -55,8 +55,7 @@ class BufferReport {
   nlohmann::ordered_json Median(const Cell& cell, Figure of) const;
   nlohmann::ordered_json Load(const Cell& cell) const;
   nlohmann::ordered_json Loads(const std::string& contender, RecordSizes sizes) const;
-  nlohmann::ordered_json Sides(const std::vector<Contender>& ours,
-                               const std::vector<Contender>& peers, RecordSizes sizes) const;
+  nlohmann::ordered_json Sides(const std::vector<Contender>& peers, RecordSizes sizes) const;
   nlohmann::ordered_json Readers(const std::string& contender) const;
   nlohmann::ordered_json Raw() const;
   void AddRatios(const std::vector<Contender>& peers, nlohmann::ordered_json& fields) const;
