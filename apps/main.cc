@@ -1,5 +1,6 @@
 // forebay: the command line. Parsing only; the work is in apps/*_command.cc.
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -159,6 +160,9 @@ int Main(int argc, char** argv) {
 }  // namespace forebay::apps
 
 int main(int argc, char** argv) {
+  // A limit on the size of files is an error of the write, as a full disk is. A handler, because an
+  // ignored signal would be ignored in the environment's programs too.
+  std::signal(SIGXFSZ, [](int) {});
   std::set_terminate(forebay::apps::OnTerminate);
   return forebay::apps::Main(argc, argv);
 }

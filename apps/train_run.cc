@@ -154,6 +154,7 @@ class TrainRun {
       Publish(std::move(snapshot));
     };
     hooks.metrics = [&log](const learner::StepMetrics& metrics) { log.Step(metrics); };
+    hooks.checkpoint_wanted = [this] { return actors_->AppendsWait(); };
     hooks.app_state = [this] { return coordinator_->SaveState(); };
     hooks.checkpoint = [&](const learner::CheckpointReport& written) {
       if (written.status.ok()) {

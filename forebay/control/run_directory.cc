@@ -62,11 +62,11 @@ Status EndTornLine(const std::string& path) {
 RunDirectory::RunDirectory(std::string path, Fd lock)
     : path_(std::move(path)),
       lock_(std::move(lock)),
-      starts_(path_ + "/starts.jsonl", std::ios::app),
-      metrics_(path_ + "/metrics.jsonl", std::ios::app),
-      trajectories_(path_ + "/trajectories.jsonl", std::ios::app),
-      evals_(path_ + "/evals.jsonl", std::ios::app),
-      log_(path_ + "/run.log", std::ios::app) {}
+      starts_{std::ofstream(path_ + "/starts.jsonl", std::ios::app)},
+      metrics_{std::ofstream(path_ + "/metrics.jsonl", std::ios::app)},
+      trajectories_{std::ofstream(path_ + "/trajectories.jsonl", std::ios::app)},
+      evals_{std::ofstream(path_ + "/evals.jsonl", std::ios::app)},
+      log_{std::ofstream(path_ + "/run.log", std::ios::app)} {}
 
 Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::string& path, OpenMode mode) {
   std::error_code error;
@@ -92,17 +92,20 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::string& path
     FB_RETURN_IF_ERROR(EndTornLine(path + "/" + name));
   }
   std::unique_ptr<RunDirectory> run(new RunDirectory(path, std::move(lock)));
-  if (!run->starts_ || !run->metrics_ || !run->trajectories_ || !run->evals_ || !run->log_) {
+  if (!run->starts_.stream || !run->metrics_.stream || !run->trajectories_.stream ||
+      !run->evals_.stream || !run->log_.stream) {
     return FailedPrecondition("cannot write in '" + path + "'");
   }
   return run;
 }
 
-void RunDirectory::Append(std::ofstream& file, std::string_view line) {
+void RunDirectory::Append(LineFile& file, std::string_view line) {
   MutexLock lock(mutex_);
-  file << line << '\n' << std::flush;
-  if (file) return;
-  file.clear();  // the next line is tried again
+  if (file.torn) file.stream << '\n';  // what was torn must not be glued to this line
+  file.stream << line << '\n' << std::flush;
+  file.torn = !file.stream;
+  if (!file.torn) return;
+  file.stream.clear();  // the next line is tried again
   if (status_.ok()) status_ = ResourceExhausted("a write in '" + path_ + "' failed (disk full?)");
 }
 

@@ -49,13 +49,18 @@ class RunDirectory {
   Status status() const;
 
  private:
+  struct LineFile {
+    std::ofstream stream;
+    bool torn = false;  // the last write failed: half a line may be there
+  };
+
   RunDirectory(std::string path, Fd lock);
-  void Append(std::ofstream& file, std::string_view line);
+  void Append(LineFile& file, std::string_view line);
 
   const std::string path_;
   const Fd lock_;  // closing it gives the lock back, and so does the death of the process
   mutable Mutex mutex_;
-  std::ofstream starts_, metrics_, trajectories_, evals_, log_;
+  LineFile starts_, metrics_, trajectories_, evals_, log_;
   Status status_ FB_GUARDED_BY(mutex_);
 };
 

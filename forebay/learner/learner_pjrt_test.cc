@@ -375,6 +375,27 @@ TEST_F(LearnerTest, D2_ABatchThatWasTrainedButNotCommittedIsTrainedAgainOnce) {
   EXPECT_EQ(buffer->ledger().trained, 24);
 }
 
+// Room in a full buffer is made by commits: the episodes of the next step wait for it.
+TEST_F(LearnerTest, L4_ACheckpointThatIsWantedIsWrittenWhileABatchIsWaitedFor) {
+  LearnerOptions options = Options(3);
+  options.checkpoint_folder = folder_;
+  options.checkpoint_every_steps = 0;
+  const auto learner = MakeLearner(options, StartState());
+  const auto buffer = MemoryBuffer();
+  std::vector<int64_t> written;
+  LearnerHooks hooks;
+  hooks.checkpoint_wanted = [] { return true; };
+  hooks.checkpoint = [&](const CheckpointReport& r) {
+    EXPECT_TRUE(r.status.ok()) << r.status.ToString();
+    written.push_back(r.step);
+    if (r.step < 3) Play(*buffer, r.step, FirstHalfIsGood);
+  };
+  Play(*buffer, 0, FirstHalfIsGood);
+  const Status status = learner->Run(*buffer, hooks);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  EXPECT_THAT(written, ElementsAre(1, 2, 3));
+}
+
 TEST_F(LearnerTest, L1_AClosedBufferEndsTheRunWithACheckpoint) {
   LearnerOptions options = Options(6);
   options.checkpoint_folder = folder_;
