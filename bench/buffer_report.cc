@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -20,13 +22,9 @@ using nlohmann::ordered_json;
 
 constexpr int kManyWriters = 64;
 
-double Appends(const WindowResult& r) { return r.appends_per_s; }
-double BytesPerSecond(const WindowResult& r) { return r.bytes_per_s; }
-double InsertP50(const WindowResult& r) { return r.insert.p50_us; }
-double InsertP99(const WindowResult& r) { return r.insert.p99_us; }
-double InsertP999(const WindowResult& r) { return r.insert.p999_us; }
-double SampleP50(const WindowResult& r) { return r.sample.p50_us; }
-double SampleP999(const WindowResult& r) { return r.sample.p999_us; }
+double RawBytes(const RawLimits& r) { return r.bytes_per_s; }
+double RawP50(const RawLimits& r) { return r.write_16k.p50_us; }
+double RawP99(const RawLimits& r) { return r.write_16k.p99_us; }
 
 template <typename T, typename Of>
 Spread SpreadOf(const std::vector<T>& repeats, Of of) {
@@ -67,25 +65,43 @@ ordered_json& At(ordered_json& fields, std::string_view path) {
 
 }  // namespace
 
-const std::vector<BufferReport::NamedFigure>& BufferReport::Figures() {
-  static const std::vector<NamedFigure> figures = {
-      {"appends_per_s", Appends},    {"bytes_per_s", BytesPerSecond}, {"p50_us", InsertP50},
-      {"p99_us", InsertP99},         {"p999_us", InsertP999},         {"sample_p50_us", SampleP50},
-      {"sample_p999_us", SampleP999}};
-  return figures;
-}
+struct BufferReport::Known {
+  static constexpr Figure kAppends = {"appends_per_s",
+                                      [](const WindowResult& r) { return r.appends_per_s; }, true};
+  static constexpr Figure kBytes = {"bytes_per_s",
+                                    [](const WindowResult& r) { return r.bytes_per_s; }, true};
+  static constexpr Figure kP50 = {"p50_us", [](const WindowResult& r) { return r.insert.p50_us; }};
+  static constexpr Figure kP99 = {"p99_us", [](const WindowResult& r) { return r.insert.p99_us; }};
+  static constexpr Figure kP999 = {"p999_us",
+                                   [](const WindowResult& r) { return r.insert.p999_us; }};
+  static constexpr Figure kSampleP50 = {"sample_p50_us",
+                                        [](const WindowResult& r) { return r.sample.p50_us; }};
+  static constexpr Figure kSampleP999 = {"sample_p999_us",
+                                         [](const WindowResult& r) { return r.sample.p999_us; }};
+  static constexpr std::array kAll = {kAppends, kBytes, kP50, kP99, kP999, kSampleP50, kSampleP999};
+};
 
-ordered_json BufferReport::Median(const Cell& cell, Figure of) const {
+ordered_json BufferReport::Value(const Cell& cell, const Figure& figure, Pick pick) const {
   const auto found = windows_.find(cell);
   if (found == windows_.end()) return nullptr;
-  return SpreadOf(found->second, of).median;
+  const Spread spread = SpreadOf(found->second, figure.of);
+  if (pick == Pick::kMedian) return spread.median;
+  return figure.more_is_better ? spread.max : spread.min;
+}
+
+ordered_json BufferReport::RawValue(double (*of)(const RawLimits&), bool more_is_better,
+                                    Pick pick) const {
+  if (raw_.empty()) return nullptr;
+  const Spread spread = SpreadOf(raw_, of);
+  if (pick == Pick::kMedian) return spread.median;
+  return more_is_better ? spread.max : spread.min;
 }
 
 ordered_json BufferReport::Load(const Cell& cell) const {
   ordered_json load, spread;
-  for (const NamedFigure& figure : Figures()) {
-    load[figure.name] = Median(cell, figure.of);
-    const auto found = windows_.find(cell);
+  const auto found = windows_.find(cell);
+  for (const Figure& figure : Known::kAll) {
+    load[figure.name] = Value(cell, figure, Pick::kMedian);
     if (found != windows_.end()) spread[figure.name] = ToJson(SpreadOf(found->second, figure.of));
   }
   load["spread"] = std::move(spread);
@@ -124,75 +140,64 @@ ordered_json BufferReport::Readers(const std::string& contender) const {
 
 ordered_json BufferReport::Raw() const {
   if (raw_.empty()) return nullptr;
-  const auto bytes = [](const RawLimits& r) { return r.bytes_per_s; };
-  const auto p50 = [](const RawLimits& r) { return r.write_16k.p50_us; };
-  const auto p99 = [](const RawLimits& r) { return r.write_16k.p99_us; };
-  const Spread bytes_spread = SpreadOf(raw_, bytes);
-  const Spread p50_spread = SpreadOf(raw_, p50);
-  const Spread p99_spread = SpreadOf(raw_, p99);
-  return {{"bytes_per_s_1mib", bytes_spread.median},
-          {"write_16k_p50_us", p50_spread.median},
-          {"write_16k_p99_us", p99_spread.median},
+  return {{"bytes_per_s_1mib", RawValue(RawBytes, true, Pick::kMedian)},
+          {"write_16k_p50_us", RawValue(RawP50, false, Pick::kMedian)},
+          {"write_16k_p99_us", RawValue(RawP99, false, Pick::kMedian)},
           {"spread",
-           {{"bytes_per_s_1mib", ToJson(bytes_spread)},
-            {"write_16k_p50_us", ToJson(p50_spread)},
-            {"write_16k_p99_us", ToJson(p99_spread)}}}};
+           {{"bytes_per_s_1mib", ToJson(SpreadOf(raw_, RawBytes))},
+            {"write_16k_p50_us", ToJson(SpreadOf(raw_, RawP50))},
+            {"write_16k_p99_us", ToJson(SpreadOf(raw_, RawP99))}}}};
 }
 
-void BufferReport::AddRatios(const std::vector<Contender>& peers, ordered_json& fields) const {
-  const auto appends = [&](const char* contender) {
-    return Median({.contender = contender, .writers = kManyWriters}, Appends);
+ordered_json BufferReport::Ratios(const std::vector<Contender>& peers, Pick pick) const {
+  ordered_json fields;
+  const auto value = [&](const char* contender, const Figure& figure, int writers = kManyWriters) {
+    return Value({.contender = contender, .writers = writers}, figure, pick);
   };
-  const ordered_json sync = appends("in_process.sync");
-  const ordered_json served = appends("served.sync");
-  const ordered_json served_os = appends("served.os");
-  fields["vs_rocksdb_sync"] = Ratio(sync, appends("rocksdb_sync"));
-  fields["vs_lmdb"] = Ratio(sync, appends("lmdb_sync"));
-  fields["vs_sqlite"] = Ratio(sync, appends("sqlite_full"));
-  fields["os_vs_moodycamel"] = Ratio(appends("in_process.os"), appends("moodycamel"));
-  fields["memory_vs_moodycamel"] = Ratio(appends("in_process.memory"), appends("moodycamel"));
-  fields["served_vs_reverb"] = Ratio(served, appends("reverb"));
-  fields["served_vs_redis_always"] = Ratio(served, appends("redis_always"));
-  fields["served_vs_nats_always"] = Ratio(served, appends("nats_always"));
-  fields["served_os_vs_reverb"] = Ratio(served_os, appends("reverb"));
-  fields["served_os_vs_redis_everysec"] = Ratio(served_os, appends("redis_everysec"));
-
-  const ordered_json raw = fields["raw"];
-  const auto raw_figure = [&](const char* name) {
-    return raw.is_object() ? raw[name] : ordered_json(nullptr);
+  const auto ratio = [&](const char* ours, const char* peer, const Figure& figure) {
+    return Ratio(value(ours, figure), value(peer, figure));
   };
   fields["raw_fraction"] =
-      Ratio(Median({.contender = "in_process.sync", .writers = kManyWriters}, BytesPerSecond),
-            raw_figure("bytes_per_s_1mib"));
-  const Cell one{.contender = "in_process.sync", .writers = 1};
-  fields["sync_w1_p50_vs_raw"] = Ratio(Median(one, InsertP50), raw_figure("write_16k_p50_us"));
-  fields["sync_w1_p99_vs_raw"] = Ratio(Median(one, InsertP99), raw_figure("write_16k_p99_us"));
-  fields["sample_p50_vs_reverb"] =
-      Ratio(Median({.contender = "served.sync", .writers = kManyWriters}, SampleP50),
-            Median({.contender = "reverb", .writers = kManyWriters}, SampleP50));
-
-  // Against the best of the served peers whose acknowledgement promises as much or, for the one
-  // that survives a kill only, no more.
-  for (const auto& [ours, promise] :
-       {std::pair{"served.sync", Promise::kPowerLoss}, std::pair{"served.os", Promise::kKill}}) {
+      Ratio(value("in_process.sync", Known::kBytes), RawValue(RawBytes, true, pick));
+  fields["vs_rocksdb_sync"] = ratio("in_process.sync", "rocksdb_sync", Known::kAppends);
+  fields["vs_lmdb"] = ratio("in_process.sync", "lmdb_sync", Known::kAppends);
+  fields["vs_sqlite"] = ratio("in_process.sync", "sqlite_full", Known::kAppends);
+  fields["os_vs_moodycamel"] = ratio("in_process.os", "moodycamel", Known::kAppends);
+  fields["memory_vs_moodycamel"] = ratio("in_process.memory", "moodycamel", Known::kAppends);
+  fields["served_vs_reverb"] = ratio("served.sync", "reverb", Known::kAppends);
+  fields["served_vs_redis_always"] = ratio("served.sync", "redis_always", Known::kAppends);
+  fields["served_vs_nats_always"] = ratio("served.sync", "nats_always", Known::kAppends);
+  fields["served_os_vs_reverb"] = ratio("served.os", "reverb", Known::kAppends);
+  fields["served_os_vs_redis_everysec"] = ratio("served.os", "redis_everysec", Known::kAppends);
+  // From here on less is better.
+  fields["sync_w1_p50_vs_raw"] =
+      Ratio(value("in_process.sync", Known::kP50, 1), RawValue(RawP50, false, pick));
+  fields["sync_w1_p99_vs_raw"] =
+      Ratio(value("in_process.sync", Known::kP99, 1), RawValue(RawP99, false, pick));
+  fields["sample_p50_vs_reverb"] = ratio("served.sync", "reverb", Known::kSampleP50);
+  // Against the best of the served peers that promise the same.
+  const auto lowest = [&](Promise promise) {
     ordered_json best = nullptr;
     for (const Contender& peer : peers) {
       if (!peer.served || peer.promise != promise) continue;
-      const ordered_json p999 =
-          Median({.contender = peer.name, .writers = kManyWriters}, InsertP999);
+      const ordered_json p999 = value(peer.name.c_str(), Known::kP999);
       if (p999.is_number() && (best.is_null() || p999 < best)) best = p999;
     }
-    const std::string name =
-        promise == Promise::kPowerLoss ? "served_p999_vs_best_peer" : "served_os_p999_vs_best_peer";
-    fields[name] = Ratio(Median({.contender = ours, .writers = kManyWriters}, InsertP999), best);
-  }
+    return best;
+  };
+  fields["served_p999_vs_best_peer"] =
+      Ratio(value("served.sync", Known::kP999), lowest(Promise::kPowerLoss));
+  fields["served_os_p999_vs_best_peer"] =
+      Ratio(value("served.os", Known::kP999), lowest(Promise::kKill));
+  return fields;
 }
 
 ordered_json BufferReport::Fields(const std::vector<Contender>& ours,
                                   const std::vector<Contender>& peers) const {
   ordered_json fields = Sides(peers, RecordSizes::k16KiB);
   fields["raw"] = Raw();
-  AddRatios(peers, fields);
+  fields.update(Ratios(peers, Pick::kMedian));
+  fields["of_best_windows"] = Ratios(peers, Pick::kBest);
   fields["readers"] = Readers("in_process.sync");
   fields["readers_os"] = Readers("in_process.os");
   fields["mix"] = Sides(peers, RecordSizes::kMix);

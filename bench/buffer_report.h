@@ -44,21 +44,25 @@ class BufferReport {
                                 const std::vector<Contender>& peers) const;
 
  private:
-  using Figure = double (*)(const WindowResult&);
-  struct NamedFigure {
+  struct Figure {
     std::string_view name;
-    Figure of;
+    double (*of)(const WindowResult&);
+    bool more_is_better = false;
   };
-  static const std::vector<NamedFigure>& Figures();
+  struct Known;  // the figures
+  enum class Pick { kMedian, kBest };
 
-  // The median; null without a window.
-  nlohmann::ordered_json Median(const Cell& cell, Figure of) const;
+  // Null without a window.
+  nlohmann::ordered_json Value(const Cell& cell, const Figure& figure, Pick pick) const;
   nlohmann::ordered_json Load(const Cell& cell) const;
   nlohmann::ordered_json Loads(const std::string& contender, RecordSizes sizes) const;
   nlohmann::ordered_json Sides(const std::vector<Contender>& peers, RecordSizes sizes) const;
   nlohmann::ordered_json Readers(const std::string& contender) const;
   nlohmann::ordered_json Raw() const;
-  void AddRatios(const std::vector<Contender>& peers, nlohmann::ordered_json& fields) const;
+  nlohmann::ordered_json RawValue(double (*of)(const RawLimits&), bool more_is_better,
+                                  Pick pick) const;
+  // kBest: of each side's best window, which other work on the machine disturbs much less.
+  nlohmann::ordered_json Ratios(const std::vector<Contender>& peers, Pick pick) const;
 
   std::map<Cell, std::vector<WindowResult>> windows_;
   std::vector<RawLimits> raw_;

@@ -99,6 +99,9 @@ TEST(BufferReport, RatiosAreOfMediansAtTheirLoads) {
   EXPECT_DOUBLE_EQ(fields.at("sample_p50_vs_reverb"), 20.0 / 140);
   EXPECT_DOUBLE_EQ(fields.at("served_p999_vs_best_peer"), 0.6);  // NATS is the better one
   EXPECT_DOUBLE_EQ(fields.at("served_os_p999_vs_best_peer"), 0.25);
+  // Of the best windows: 1001 against 9000.
+  EXPECT_DOUBLE_EQ(fields.at("of_best_windows").at("vs_rocksdb_sync"), 1001.0 / 9000);
+  EXPECT_DOUBLE_EQ(fields.at("of_best_windows").at("sync_w1_p50_vs_raw"), 1.2);
   const ordered_json& load = fields.at("in_process").at("sync").at("w64");
   EXPECT_EQ(load.at("appends_per_s"), 1000);
   EXPECT_EQ(load.at("spread").at("appends_per_s").at("min"), 5);
