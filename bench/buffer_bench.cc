@@ -62,8 +62,8 @@ std::vector<Entrant> OurEntrants(const std::string& folder) {
 
 std::vector<Entrant> PeerEntrants(const PeerOptions& options) {
   std::vector<Entrant> entrants;
-  const auto add = [&](Contender about, auto make, bool in_quick = true) {
-    entrants.push_back({.about = std::move(about), .in_quick = in_quick, .make = std::move(make)});
+  const auto add = [&](const Contender& about, auto make, bool in_quick = true) {
+    entrants.push_back({.about = about, .in_quick = in_quick, .make = std::move(make)});
   };
   add({.name = "moodycamel", .promise = Promise::kNothing},
       [=] { return MakeMoodycamel(options); });
@@ -167,7 +167,7 @@ Status Measure(const Job& job, const Plan& plan, RawDisk& disk, const BenchOptio
     report.Add(job.cell, *window);
     return OkStatus();
   }
-  const Status failed = window.status().WithContext(
+  Status failed = window.status().WithContext(
       fmt::format("{}, {} writers", job.entrant->about.name, job.cell.writers));
   if (job.ours) return failed;
   // A peer that fails is not measured further; what it did until then stands.

@@ -61,6 +61,7 @@ std::vector<size_t> MixSizes() {
   for (double& x : drawn) x = std::clamp(size(random), 2048.0, 131072.0);
   std::ranges::sort(drawn);
   std::vector<size_t> sizes;
+  sizes.reserve(kMixSizes);
   for (size_t i = 0; i < kMixSizes; ++i) sizes.push_back(static_cast<size_t>(drawn[i * 256 + 128]));
   return sizes;
 }

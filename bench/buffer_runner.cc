@@ -73,6 +73,7 @@ class Window {
     std::vector<Side> writers(static_cast<size_t>(options_.writers));
     std::vector<Side> readers(static_cast<size_t>(options_.readers));
     std::vector<std::thread> threads;
+    threads.reserve(writers.size() + readers.size());
     for (int i = 0; i < options_.writers; ++i) {
       threads.emplace_back([this, i, &side = writers[static_cast<size_t>(i)]] { Write(i, side); });
     }

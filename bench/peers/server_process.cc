@@ -128,7 +128,8 @@ std::string FindProgram(const std::string& name) {
   // Debian puts some servers where only root's PATH leads.
   std::istringstream folders(std::string(path == nullptr ? "" : path) + ":/usr/sbin");
   for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string program = folder + "/" + name;
+    std::string program = folder;
+    program.append("/").append(name);
     if (access(program.c_str(), X_OK) == 0) return program;
   }
   return "";
