@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <cstddef>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,12 +29,31 @@ double RawBytes(const RawLimits& r) { return r.bytes_per_s; }
 double RawP50(const RawLimits& r) { return r.write_16k.p50_us; }
 double RawP99(const RawLimits& r) { return r.write_16k.p99_us; }
 
+// Of the repeats that have the figure: a window may end before the first batch was sampled.
 template <typename T, typename Of>
-Spread SpreadOf(const std::vector<T>& repeats, Of of) {
+std::optional<Spread> SpreadOf(const std::vector<T>& repeats, Of of) {
   std::vector<double> values;
   values.reserve(repeats.size());
-  for (const T& repeat : repeats) values.push_back(of(repeat));
+  for (const T& repeat : repeats) {
+    const double value = of(repeat);
+    if (!std::isnan(value)) values.push_back(value);
+  }
+  if (values.empty()) return std::nullopt;
   return Summarize(std::move(values));
+}
+
+double OrNone(const Percentiles& of, double value) {
+  return of.count > 0 ? value : std::numeric_limits<double>::quiet_NaN();
+}
+
+ordered_json SpreadJson(const std::optional<Spread>& spread) {
+  return spread ? ToJson(*spread) : ordered_json(nullptr);
+}
+
+ordered_json Picked(const std::optional<Spread>& spread, bool more_is_better, bool best) {
+  if (!spread) return nullptr;
+  if (!best) return spread->median;
+  return more_is_better ? spread->max : spread->min;
 }
 
 // Null when either side is missing.
@@ -70,31 +92,28 @@ struct BufferReport::Known {
                                       [](const WindowResult& r) { return r.appends_per_s; }, true};
   static constexpr Figure kBytes = {"bytes_per_s",
                                     [](const WindowResult& r) { return r.bytes_per_s; }, true};
-  static constexpr Figure kP50 = {"p50_us", [](const WindowResult& r) { return r.insert.p50_us; }};
-  static constexpr Figure kP99 = {"p99_us", [](const WindowResult& r) { return r.insert.p99_us; }};
-  static constexpr Figure kP999 = {"p999_us",
-                                   [](const WindowResult& r) { return r.insert.p999_us; }};
-  static constexpr Figure kSampleP50 = {"sample_p50_us",
-                                        [](const WindowResult& r) { return r.sample.p50_us; }};
-  static constexpr Figure kSampleP999 = {"sample_p999_us",
-                                         [](const WindowResult& r) { return r.sample.p999_us; }};
+  static constexpr Figure kP50 = {
+      "p50_us", [](const WindowResult& r) { return OrNone(r.insert, r.insert.p50_us); }};
+  static constexpr Figure kP99 = {
+      "p99_us", [](const WindowResult& r) { return OrNone(r.insert, r.insert.p99_us); }};
+  static constexpr Figure kP999 = {
+      "p999_us", [](const WindowResult& r) { return OrNone(r.insert, r.insert.p999_us); }};
+  static constexpr Figure kSampleP50 = {
+      "sample_p50_us", [](const WindowResult& r) { return OrNone(r.sample, r.sample.p50_us); }};
+  static constexpr Figure kSampleP999 = {
+      "sample_p999_us", [](const WindowResult& r) { return OrNone(r.sample, r.sample.p999_us); }};
   static constexpr std::array kAll = {kAppends, kBytes, kP50, kP99, kP999, kSampleP50, kSampleP999};
 };
 
 ordered_json BufferReport::Value(const Cell& cell, const Figure& figure, Pick pick) const {
   const auto found = windows_.find(cell);
   if (found == windows_.end()) return nullptr;
-  const Spread spread = SpreadOf(found->second, figure.of);
-  if (pick == Pick::kMedian) return spread.median;
-  return figure.more_is_better ? spread.max : spread.min;
+  return Picked(SpreadOf(found->second, figure.of), figure.more_is_better, pick == Pick::kBest);
 }
 
 ordered_json BufferReport::RawValue(double (*of)(const RawLimits&), bool more_is_better,
                                     Pick pick) const {
-  if (raw_.empty()) return nullptr;
-  const Spread spread = SpreadOf(raw_, of);
-  if (pick == Pick::kMedian) return spread.median;
-  return more_is_better ? spread.max : spread.min;
+  return Picked(SpreadOf(raw_, of), more_is_better, pick == Pick::kBest);
 }
 
 ordered_json BufferReport::Load(const Cell& cell) const {
@@ -102,7 +121,8 @@ ordered_json BufferReport::Load(const Cell& cell) const {
   const auto found = windows_.find(cell);
   for (const Figure& figure : Known::kAll) {
     load[figure.name] = Value(cell, figure, Pick::kMedian);
-    if (found != windows_.end()) spread[figure.name] = ToJson(SpreadOf(found->second, figure.of));
+    if (found != windows_.end())
+      spread[figure.name] = SpreadJson(SpreadOf(found->second, figure.of));
   }
   load["spread"] = std::move(spread);
   return load;
@@ -144,9 +164,9 @@ ordered_json BufferReport::Raw() const {
           {"write_16k_p50_us", RawValue(RawP50, false, Pick::kMedian)},
           {"write_16k_p99_us", RawValue(RawP99, false, Pick::kMedian)},
           {"spread",
-           {{"bytes_per_s_1mib", ToJson(SpreadOf(raw_, RawBytes))},
-            {"write_16k_p50_us", ToJson(SpreadOf(raw_, RawP50))},
-            {"write_16k_p99_us", ToJson(SpreadOf(raw_, RawP99))}}}};
+           {{"bytes_per_s_1mib", SpreadJson(SpreadOf(raw_, RawBytes))},
+            {"write_16k_p50_us", SpreadJson(SpreadOf(raw_, RawP50))},
+            {"write_16k_p99_us", SpreadJson(SpreadOf(raw_, RawP99))}}}};
 }
 
 ordered_json BufferReport::Ratios(const std::vector<Contender>& peers, Pick pick) const {

@@ -109,6 +109,21 @@ TEST(BufferReport, RatiosAreOfMediansAtTheirLoads) {
   EXPECT_EQ(fields.at("peers").at("redis_always").at("acknowledged_survives"), "power loss");
 }
 
+TEST(BufferReport, AWindowWithoutASampleHasNone) {
+  BufferReport report;
+  WindowResult without = Result(10);
+  without.sample = {};
+  report.Add({.contender = "lmdb_sync", .writers = 64}, without);
+  report.Add({.contender = "redis_always", .writers = 64}, without);
+  report.Add({.contender = "redis_always", .writers = 64}, Result(10, 5));
+  const ordered_json fields = report.Fields({}, Peers());
+  const ordered_json& peers = fields.at("peers");
+  EXPECT_TRUE(peers.at("lmdb_sync").at("w64").at("sample_p50_us").is_null());
+  EXPECT_TRUE(peers.at("lmdb_sync").at("w64").at("spread").at("sample_p50_us").is_null());
+  EXPECT_EQ(peers.at("redis_always").at("w64").at("sample_p50_us"), 50);
+  EXPECT_EQ(peers.at("redis_always").at("w64").at("spread").at("sample_p50_us").at("repeats"), 1);
+}
+
 TEST(BufferReport, ReadersAndMixAreLoadsOfTheirOwn) {
   BufferReport report;
   report.Add({.contender = "in_process.sync", .writers = 64}, Result(10));
