@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
@@ -59,7 +60,51 @@ struct Opened {
   buffer::Recovery recovery;
 };
 
-Result<Opened> Open(const buffer::BufferOptions& options, int64_t committed) {
+class CopiedBatches final : public LoggedBatches {
+ public:
+  explicit CopiedBatches(buffer::BufferOptions options) : options_(std::move(options)) {}
+
+  Result<buffer::Batch> Read(int64_t sequence) override {
+    FB_ASSIGN_OR_RETURN(const Opened opened, OpenCopy(sequence - 1));
+    if (opened.recovery.replay_batches == 0) {
+      if (opened.recovery.quarantined_records > 0) {
+        return DataLoss(fmt::format("batch {} cannot be read back from '{}': {}", sequence,
+                                    options_.folder, fmt::join(opened.recovery.notes, "; ")));
+      }
+      return NotHere(sequence);
+    }
+    FB_ASSIGN_OR_RETURN(buffer::Batch batch, opened.buffer->Lease(1, 0, Now()));
+    if (!batch.replay || batch.sequence != sequence) return NotHere(sequence);
+    return batch;
+  }
+
+  Result<int64_t> CountAfter(int64_t sequence, int64_t last) override {
+    FB_ASSIGN_OR_RETURN(const Opened opened, OpenCopy(sequence));
+    return std::min(opened.recovery.replay_batches, last - sequence);
+  }
+
+ private:
+  Status NotHere(int64_t sequence) const {
+    return NotFound(fmt::format("batch {} is not in the log '{}'", sequence, options_.folder));
+  }
+
+  Result<Opened> OpenCopy(int64_t committed) const {
+    Opened opened;
+    FB_ASSIGN_OR_RETURN(opened.copy, Copy::Of(options_.folder));
+    buffer::BufferOptions of_copy = options_;
+    of_copy.folder = opened.copy->log();
+    of_copy.durability = buffer::Durability::kOs;
+    FB_ASSIGN_OR_RETURN(opened.buffer,
+                        buffer::Buffer::Open(of_copy, committed, {}, &opened.recovery));
+    return opened;
+  }
+
+  const buffer::BufferOptions options_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<LoggedBatches>> LoggedBatches::Open(const buffer::BufferOptions& options) {
   if (options.durability == buffer::Durability::kMemory) {
     return NotFound(
         "the run kept its buffer in memory (buffer.durability = \"memory\"): there is no log to "
@@ -69,37 +114,7 @@ Result<Opened> Open(const buffer::BufferOptions& options, int64_t committed) {
   if (!fs::is_directory(options.folder, error)) {
     return NotFound("'" + options.folder + "' is not there: the run has no log of batches");
   }
-  Opened opened;
-  FB_ASSIGN_OR_RETURN(opened.copy, Copy::Of(options.folder));
-  buffer::BufferOptions of_copy = options;
-  of_copy.folder = opened.copy->log();
-  of_copy.durability = buffer::Durability::kOs;
-  FB_ASSIGN_OR_RETURN(opened.buffer,
-                      buffer::Buffer::Open(of_copy, committed, {}, &opened.recovery));
-  return opened;
-}
-
-}  // namespace
-
-Result<buffer::Batch> ReadLoggedBatch(const buffer::BufferOptions& options, int64_t sequence) {
-  FB_ASSIGN_OR_RETURN(const Opened opened, Open(options, sequence - 1));
-  if (opened.recovery.replay_batches == 0) {
-    if (opened.recovery.quarantined_records > 0) {
-      return DataLoss(fmt::format("batch {} cannot be read back from '{}': {}", sequence,
-                                  options.folder, fmt::join(opened.recovery.notes, "; ")));
-    }
-    return NotFound(fmt::format("batch {} is not in the log '{}'", sequence, options.folder));
-  }
-  FB_ASSIGN_OR_RETURN(buffer::Batch batch, opened.buffer->Lease(1, 0, Now()));
-  if (!batch.replay || batch.sequence != sequence) {
-    return NotFound(fmt::format("batch {} is not in the log '{}'", sequence, options.folder));
-  }
-  return batch;
-}
-
-Result<int64_t> ReadableBatchesAfter(const buffer::BufferOptions& options, int64_t sequence) {
-  FB_ASSIGN_OR_RETURN(const Opened opened, Open(options, sequence));
-  return opened.recovery.replay_batches;
+  return std::unique_ptr<LoggedBatches>(std::make_unique<CopiedBatches>(options));
 }
 
 }  // namespace forebay::apps

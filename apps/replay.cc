@@ -65,16 +65,22 @@ bool IsRunning(const std::string& run) {
 }
 
 Result<ReplayableSteps> Replayable(const RunRecord& record, const std::string& run,
-                                   const buffer::BufferOptions& buffer) {
+                                   LoggedBatches& log) {
   ReplayableSteps out{.first_recorded = record.steps.begin()->first,
                       .last_recorded = record.steps.rbegin()->first};
   for (const CheckpointInfo& base : Bases(run)) {
     if (base.step >= out.last_recorded) continue;
-    FB_ASSIGN_OR_RETURN(const int64_t batches, ReadableBatchesAfter(buffer, base.committed_batch));
-    const int64_t last = std::min(base.step + batches, out.last_recorded);
-    if (last > base.step) out.ranges.push_back({base.step, base.step + 1, last});
+    FB_ASSIGN_OR_RETURN(
+        const int64_t batches,
+        log.CountAfter(base.committed_batch, base.committed_batch + out.last_recorded - base.step));
+    if (batches > 0) out.ranges.push_back({base.step, base.step + 1, base.step + batches});
   }
   return out;
+}
+
+Result<std::unique_ptr<LoggedBatches>> OpenLog(const control::Config& config,
+                                               const std::string& run) {
+  return LoggedBatches::Open(MakeBufferOptions(config, run + "/buffer"));
 }
 
 class Replayer {
@@ -86,7 +92,7 @@ class Replayer {
     FB_RETURN_IF_ERROR(CheckStep());
     FB_ASSIGN_OR_RETURN(config_, ConfigOfStep(record_, options_.step, options_.sets));
     FB_RETURN_IF_ERROR(CompareConfigs());
-    buffer_ = MakeBufferOptions(config_->config, options_.run + "/buffer");
+    FB_ASSIGN_OR_RETURN(log_, OpenLog(config_->config, options_.run));
     if (IsRunning(options_.run)) {
       out_.notes.push_back("a program still runs there: what it removes meanwhile cannot be read");
     }
@@ -206,14 +212,15 @@ class Replayer {
   // Before the model is loaded and compiled.
   Status CheckBatches() {
     committed_ = state_.committed_batch;
-    FB_ASSIGN_OR_RETURN(const int64_t readable, ReadableBatchesAfter(buffer_, committed_));
+    FB_ASSIGN_OR_RETURN(const int64_t readable,
+                        log_->CountAfter(committed_, BatchOf(options_.step)));
     const int64_t missing = out_.from_step + readable + 1;
     if (missing > options_.step) return OkStatus();
     return ReadBatch(missing).status();
   }
 
   Result<buffer::Batch> ReadBatch(int64_t step) const {
-    Result<buffer::Batch> batch = ReadLoggedBatch(buffer_, BatchOf(step));
+    Result<buffer::Batch> batch = log_->Read(BatchOf(step));
     if (batch.status().code() == StatusCode::kNotFound) return CannotReplay(batch.status());
     if (!batch.ok()) return batch.status().WithContext(fmt::format("step {}", step));
     return batch;
@@ -309,7 +316,7 @@ class Replayer {
   Status CannotReplay(const Status& why) const {
     std::string text = fmt::format("step {} cannot be replayed from {}: {}", options_.step,
                                    Place(out_.from_step), why.message());
-    if (const auto steps = Replayable(record_, options_.run, buffer_); steps.ok()) {
+    if (const auto steps = Replayable(record_, options_.run, *log_); steps.ok()) {
       text += "\n" + FormatReplayable(*steps);
       while (text.ends_with('\n')) text.pop_back();
     }
@@ -319,7 +326,7 @@ class Replayer {
   const ReplayOptions& options_;
   RunRecord record_;
   std::optional<StepConfig> config_;
-  buffer::BufferOptions buffer_;
+  std::unique_ptr<LoggedBatches> log_;
   LoadedModel model_;
   learner::LearnerState state_;
   int64_t committed_ = 0;  // the last batch in the restored weights
@@ -341,7 +348,8 @@ Result<ReplayableSteps> ListReplayable(const std::string& run) {
   FB_ASSIGN_OR_RETURN(const RunRecord record, ReadRunRecord(run));
   FB_ASSIGN_OR_RETURN(const StepConfig config,
                       ConfigOfStep(record, record.steps.rbegin()->first, {}));
-  return Replayable(record, run, MakeBufferOptions(config.config, run + "/buffer"));
+  FB_ASSIGN_OR_RETURN(const std::unique_ptr<LoggedBatches> log, OpenLog(config.config, run));
+  return Replayable(record, run, *log);
 }
 
 }  // namespace forebay::apps

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -39,8 +40,14 @@ void ForEachObject(const std::string& path, const std::function<void(const json&
   }
 }
 
+// Throws, as json does, for anything else: a number out of range would not.
+int64_t Integer(const json& value) {
+  if (!value.is_number_integer()) throw std::invalid_argument("not a whole number");
+  return value.get<int64_t>();
+}
+
 StepRecord ParseStep(const json& line) {
-  StepRecord record{.step = line.at("step").get<int64_t>(), .config_id = line.value("config", "")};
+  StepRecord record{.step = Integer(line.at("step")), .config_id = line.value("config", "")};
   if (line.contains("fingerprint")) {
     record.fingerprint = line["fingerprint"].get<std::map<std::string, std::string>>();
   }
@@ -78,7 +85,7 @@ Result<RunRecord> ReadRunRecord(const std::string& run) {
   }
   RunRecord record{.starts_file = run + "/starts.jsonl"};
   ForEachObject(record.starts_file, [&](const json& line) {
-    StartRecord start{.after_step = line.at("after_step").get<int64_t>(),
+    StartRecord start{.after_step = Integer(line.at("after_step")),
                       .config_id = line.at("config_id").get<std::string>(),
                       .config = line.at("config").get<std::string>(),
                       .plugin = line.at("plugin").get<std::string>()};

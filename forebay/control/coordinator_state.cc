@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,6 +20,16 @@
 namespace forebay::control {
 
 using nlohmann::json;
+
+namespace {
+
+// Throws, as json does, for anything else: a number out of range would not.
+int64_t Integer(const json& value) {
+  if (!value.is_number_integer()) throw std::invalid_argument("not a whole number");
+  return value.get<int64_t>();
+}
+
+}  // namespace
 
 std::string Coordinator::SaveState() const {
   json faults = json::array();
@@ -39,14 +50,15 @@ Status Coordinator::RestoreState(std::string_view text) {
     const json state = json::parse(text);
     if (!state.is_object()) return DataLoss("the coordinator's state is not a JSON object");
     if (state.contains("quarantined_tasks")) {
-      quarantined = state["quarantined_tasks"].get<std::set<int64_t>>();
+      for (const json& task : state["quarantined_tasks"]) quarantined.insert(Integer(task));
     }
     for (const json& entry : state.value("faults", json::array())) {
       if (faults.size() >= kFaultGroupsMax) break;
-      Faults& of_group = faults[entry.at("group").get<int64_t>()];
-      of_group.total = entry.at("total").get<int64_t>();
+      Faults& of_group = faults[Integer(entry.at("group"))];
+      of_group.total = Integer(entry.at("total"));
       for (const json& member : entry.at("members")) {
-        of_group.by_member[member.at(0).get<int32_t>()] = member.at(1).get<uint64_t>();
+        of_group.by_member[static_cast<int32_t>(Integer(member.at(0)))] =
+            static_cast<uint64_t>(Integer(member.at(1)));
       }
     }
   } catch (const std::exception& e) {

@@ -191,10 +191,11 @@ TEST(CoordinatorTest, AStateThatCannotBeReadChangesNothing) {
   Rig rig({.group_size = 2});
   const std::string empty = rig.coordinator->SaveState();
   EXPECT_TRUE(rig.coordinator->RestoreState("{}").ok());
-  for (const char* bad : {"", "[]", "7", R"({"quarantined_tasks": "x"})",
-                          R"({"quarantined_tasks": [1], "faults": 3})",
-                          R"({"quarantined_tasks": [1], "faults": [{}]})",
-                          R"({"faults": [{"group": 1, "total": 1, "members": [[1]]}]})"}) {
+  for (const char* bad :
+       {"", "[]", "7", R"({"quarantined_tasks": "x"})",
+        R"({"quarantined_tasks": [1], "faults": 3})",
+        R"({"quarantined_tasks": [1], "faults": [{}]})", R"({"quarantined_tasks": [1e300]})",
+        R"({"faults": [{"group": 1, "total": 1, "members": [[1]]}]})"}) {
     EXPECT_EQ(rig.coordinator->RestoreState(bad).code(), StatusCode::kDataLoss) << bad;
     EXPECT_EQ(rig.coordinator->SaveState(), empty) << bad;
   }
