@@ -95,6 +95,10 @@ void StartAll(std::vector<Entrant>& entrants, const BenchOptions& options) {
       entrant.about.absent = "not measured with --quick";
       continue;
     }
+    if (entrant.about.name.find(options.only) == std::string::npos) {
+      entrant.about.absent = "left out by --only";
+      continue;
+    }
     auto engine = entrant.make();
     if (engine.ok()) {
       entrant.engine = std::move(*engine);
