@@ -37,6 +37,17 @@ struct ExportCommand {
 };
 Status Export(const ExportCommand& command);
 
+struct ReplayCommand {
+  std::string run;                // run directory; nothing in it is changed
+  int64_t step = 0;               // unused with `list`
+  std::vector<std::string> sets;  // changes to the configuration of the step
+  bool list = false;              // print which steps can be replayed
+  bool json = false;
+};
+// Takes an optimizer step again from the batch log and compares the bits. kInternal when they
+// differ: names the first difference.
+Status ReplayRun(const ReplayCommand& command);
+
 struct AuditCommand {
   std::string run;
   bool json = false;

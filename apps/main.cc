@@ -1,5 +1,6 @@
 // forebay: the command line. Parsing only; the work is in apps/*_command.cc.
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -31,7 +32,8 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("forebay ") + FOREBAY_VERSION);
   app.require_subcommand(1);
   app.footer(
-      "Exit codes: 0 done; 1 internal error; 2 wrong usage or configuration; 3 not found; 4 "
+      "Exit codes: 0 done; 1 internal error, or a replay with other bits; 2 wrong usage or "
+      "configuration; 3 not found; 4 "
       "corrupt data;\n"
       "5 a part of the run died (environment, engine, log); 6 out of a resource; 7 a deadline "
       "passed;\n"
@@ -58,6 +60,24 @@ int Main(int argc, char** argv) {
   export_app->add_option("run", export_command.run, "run directory")->required();
   export_app->add_option("output", export_command.output, "folder to write")->required();
   export_app->add_option("--step", export_command.step, "checkpoint to take (default: the newest)");
+
+  ReplayCommand replay;
+  CLI::App* replay_app = app.add_subcommand(
+      "replay", "take an optimizer step again from the batch log and compare the bits");
+  replay_app->add_option("run", replay.run, "run directory; nothing in it is changed")->required();
+  CLI::Option* replay_list =
+      replay_app->add_flag("--list", replay.list, "print which steps can be replayed");
+  CLI::Option* replay_step =
+      replay_app->add_option("--step", replay.step, "the optimizer step to take again")
+          ->excludes(replay_list);
+  replay_app
+      ->add_option(
+          "--set", replay.sets,
+          "change one key of the step's configuration, to see what it changes (repeatable)")
+      ->allow_extra_args(false)
+      ->excludes(replay_list);
+  replay_app->add_flag("--json", replay.json, "one JSON object instead of the table")
+      ->excludes(replay_list);
 
   AuditCommand audit;
   CLI::App* audit_app =
@@ -93,6 +113,11 @@ int Main(int argc, char** argv) {
     status = Compare(compare);
   } else if (export_app->parsed()) {
     status = Export(export_command);
+  } else if (replay_app->parsed()) {
+    status = replay.list || replay_step->count() > 0
+                 ? ReplayRun(replay)
+                 : InvalidArgument(
+                       "replay needs a step: forebay replay RUN --step N (--list names them)");
   } else if (audit_app->parsed()) {
     status = AuditRun(audit);
   } else if (devices_app->parsed()) {
@@ -140,6 +165,9 @@ int Main(int argc, char** argv) {
 }  // namespace forebay::apps
 
 int main(int argc, char** argv) {
+  // A limit on the size of files is an error of the write, as a full disk is. A handler, because an
+  // ignored signal would be ignored in the environment's programs too.
+  std::signal(SIGXFSZ, [](int) {});
   std::set_terminate(forebay::apps::OnTerminate);
   return forebay::apps::Main(argc, argv);
 }

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "forebay/base/check.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/control/config.h"
 #include "forebay/control/coordinator.h"
-#include "forebay/control/run_directory.h"
 #include "forebay/learner/advantages.h"
 #include "forebay/learner/learner.h"
 #include "forebay/learner/schedule.h"
@@ -27,7 +27,7 @@ int64_t MaxStaleness(const control::Config& config) {
 }
 
 learner::LearnerOptions MakeLearnerOptions(const control::Config& config,
-                                           const control::RunDirectory& run) {
+                                           const std::string& checkpoint_folder) {
   const control::LearnerSection& l = config.learner;
   const auto advantage = learner::ParseAdvantageKind(l.advantage);
   const auto aggregation = learner::ParseAggregation(l.aggregation);
@@ -59,7 +59,7 @@ learner::LearnerOptions MakeLearnerOptions(const control::Config& config,
   o.remat = l.remat;
   o.logprob_chunk = l.logprob_chunk;
   o.lease_deadline_s = l.lease_deadline_s;
-  o.checkpoint_folder = run.checkpoints_path();
+  o.checkpoint_folder = checkpoint_folder;
   o.checkpoint_every_steps = config.checkpoint.every_steps;
   o.checkpoints_kept = config.checkpoint.keep;
   o.seed = config.run.seed;
@@ -83,11 +83,10 @@ rollout::XlaEngineOptions MakeEngineOptions(const control::Config& config) {
   return o;
 }
 
-buffer::BufferOptions MakeBufferOptions(const control::Config& config,
-                                        const control::RunDirectory& run) {
+buffer::BufferOptions MakeBufferOptions(const control::Config& config, const std::string& folder) {
   const control::BufferSection& b = config.buffer;
   buffer::BufferOptions o;
-  o.folder = run.buffer_path();
+  o.folder = folder;
   o.durability = b.durability == "memory" ? buffer::Durability::kMemory
                  : b.durability == "os"   ? buffer::Durability::kOs
                                           : buffer::Durability::kSync;

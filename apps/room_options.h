@@ -1,10 +1,11 @@
 // The configuration as the options of each room. Pure.
 #pragma once
 
+#include <string>
+
 #include "forebay/buffer/buffer.h"
 #include "forebay/control/config.h"
 #include "forebay/control/coordinator.h"
-#include "forebay/control/run_directory.h"
 #include "forebay/learner/learner.h"
 #include "forebay/rollout/xla_engine.h"
 
@@ -13,11 +14,11 @@ namespace forebay::apps {
 // buffer.max_staleness, or 0 for the synchronous loop.
 int64_t MaxStaleness(const control::Config& config);
 
+// `checkpoint_folder`: "" for a learner that keeps nothing.
 learner::LearnerOptions MakeLearnerOptions(const control::Config& config,
-                                           const control::RunDirectory& run);
+                                           const std::string& checkpoint_folder);
 rollout::XlaEngineOptions MakeEngineOptions(const control::Config& config);
-buffer::BufferOptions MakeBufferOptions(const control::Config& config,
-                                        const control::RunDirectory& run);
+buffer::BufferOptions MakeBufferOptions(const control::Config& config, const std::string& folder);
 control::CoordinatorOptions MakeCoordinatorOptions(const control::Config& config);
 
 }  // namespace forebay::apps

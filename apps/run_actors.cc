@@ -4,6 +4,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "apps/environment_setup.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/loop.h"
+#include "forebay/base/mutex.h"
 #include "forebay/base/rng.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
@@ -32,6 +34,8 @@ constexpr int64_t kFailuresToProbe = 16;
 // The same for episodes whose first prompt left no room for an action.
 constexpr int64_t kUnplayableMax = 16;
 constexpr int kProbes = 5;
+// An append takes milliseconds, unless it waits for room.
+constexpr Duration kAppendWaits = std::chrono::seconds(2);
 constexpr Duration kDiskFullPause = std::chrono::milliseconds(500);
 constexpr Duration kProbePause = std::chrono::milliseconds(500);
 // An environment that starts and then fails every episode ends the run after this many waves of
@@ -101,6 +105,7 @@ class RunActors::Client final : public rollout::ActorClient {
   Task<Status> AppendUntilStored(Trajectory trajectory) {
     const TimePoint deadline =
         owner_.loop_->Now() + FromSeconds(owner_.deps_.config->buffer.append_deadline_s);
+    const Waiting waiting(*this, owner_.loop_->Now());
     while (true) {
       Completion<Status> done(*owner_.loop_);
       owner_.buffer_->Append(trajectory, deadline,
@@ -132,6 +137,12 @@ class RunActors::Client final : public rollout::ActorClient {
                           std::string(OutcomeName(outcome)) + ": " + status.message());
   }
 
+  // Any thread.
+  bool AppendsWait() const {
+    MutexLock lock(mutex_);
+    return !appending_since_.empty() && Now() - *appending_since_.begin() > kAppendWaits;
+  }
+
   void WakeAll() {
     for (const Completion<bool>& waiter : std::exchange(waiters_, {})) waiter.Set(true);
   }
@@ -141,6 +152,25 @@ class RunActors::Client final : public rollout::ActorClient {
   }
 
  private:
+  // Notes an append while it lives.
+  class Waiting {
+   public:
+    Waiting(Client& client, TimePoint since) : client_(client) {
+      MutexLock lock(client_.mutex_);
+      at_ = client_.appending_since_.insert(since);
+    }
+    ~Waiting() {
+      MutexLock lock(client_.mutex_);
+      client_.appending_since_.erase(at_);
+    }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+   private:
+    Client& client_;
+    std::multiset<TimePoint>::iterator at_;
+  };
+
   void Fail(const Status& status) {
     if (std::exchange(failed_, true) || stopped_) return;
     owner_.deps_.on_failure(status);
@@ -203,6 +233,8 @@ class RunActors::Client final : public rollout::ActorClient {
   Status last_failure_;
   TimePoint logged_since_;
   int64_t logged_ = 0;
+  mutable Mutex mutex_;
+  std::multiset<TimePoint> appending_since_ FB_GUARDED_BY(mutex_);
   bool probing_ = false;
   bool failed_ = false;
   bool stopped_ = false;
@@ -212,6 +244,8 @@ RunActors::RunActors(const Deps& deps)
     : deps_(deps), loop_(MakeLoop()), client_(std::make_unique<Client>(this)) {
   thread_ = std::thread([this] { loop_->Run(); });
 }
+
+bool RunActors::AppendsWait() const { return client_->AppendsWait(); }
 
 RunActors::~RunActors() {
   Drain(kDrainDeadline);

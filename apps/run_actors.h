@@ -54,6 +54,9 @@ class RunActors {
   // Any thread: an evaluation, running or to come, ends its episodes at their next turn.
   void StopEvaluation() { evaluation_stopped_ = true; }
 
+  // Any thread: a finished trajectory has waited long for room in the buffer.
+  bool AppendsWait() const;
+
   // Starts config.rollout.actors actors.
   void Start(control::Coordinator* coordinator, buffer::Buffer* buffer);
 

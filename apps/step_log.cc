@@ -8,6 +8,7 @@
 
 #include "forebay/base/clock.h"
 #include "forebay/buffer/buffer.h"
+#include "forebay/learner/fingerprint.h"
 #include "forebay/learner/step_metrics.h"
 #include "forebay/rollout/engine.h"
 
@@ -39,6 +40,8 @@ void StepLog::Step(const learner::StepMetrics& m) {
   const rollout::EngineStats engine = deps_.engine->stats();
   json staleness = json::object();
   for (const auto& [age, count] : m.staleness) staleness[std::to_string(age)] = count;
+  json fingerprint = json::object();
+  for (const auto& field : learner::Fingerprint(m)) fingerprint[field.name] = field.bits;
   const json line = {{"step", m.step},
                      {"time_us", WallMicros()},
                      {"policy_version", m.policy_version},
@@ -63,12 +66,15 @@ void StepLog::Step(const learner::StepMetrics& m) {
                      {"padded_tokens", m.padded_tokens},
                      {"loss_tokens", m.loss_tokens},
                      {"micro_batches", m.micro_batches},
+                     {"config", deps_.config_id},
+                     {"fingerprint", fingerprint},
                      {"wall_s", m.wall_s},
                      {"busy_s", m.device_s},
                      {"lease_wait_s", m.lease_wait_s},
                      {"pack_s", m.pack_s},
                      {"upload_s", m.upload_s},
                      {"publish_s", m.publish_s},
+                     {"digest_s", m.digest_s},
                      {"ready_groups", buffer.ready_groups},
                      {"pending", ledger.pending},
                      {"buffer_disk_bytes", buffer.disk_bytes},

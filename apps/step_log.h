@@ -22,6 +22,7 @@ class StepLog {
  public:
   struct Deps {
     const control::Config* config;
+    std::string config_id;  // of its line in starts.jsonl
     control::RunDirectory* run;
     Progress* progress;
     buffer::Buffer* buffer;

@@ -15,6 +15,7 @@
 #include "apps/report.h"
 #include "apps/room_options.h"
 #include "apps/run_actors.h"
+#include "apps/run_record.h"
 #include "apps/step_log.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/file.h"
@@ -63,6 +64,7 @@ class TrainRun {
       if (checkpoint.ok()) {
         for (const std::string& note : checkpoint->notes) Note(note);
         start_ = std::move(checkpoint->data.state);
+        app_state_ = std::move(checkpoint->data.app_state);
         Note("resuming after step " + std::to_string(start_.step));
       } else if (checkpoint.status().code() == StatusCode::kNotFound) {
         Note("no checkpoint yet: starting from the model's own weights");
@@ -83,9 +85,11 @@ class TrainRun {
                                     .cache_dir = config_.Resolve(config_.device.cache_dir)};
     FB_ASSIGN_OR_RETURN(engine_client_, xla::Client::Create(client));
     FB_ASSIGN_OR_RETURN(learner_client_, xla::Client::Create(client));
-    FB_ASSIGN_OR_RETURN(
-        learner_, learner::Learner::Create(MakeLearnerOptions(config_, *run_), *learner_client_,
-                                           *model_.model, start_));
+    start_record_ = MakeStart(config_, start_.step, PluginName(*learner_client_));
+    learner::LearnerOptions options = MakeLearnerOptions(config_, run_->checkpoints_path());
+    options.config_hash = start_record_.config_id;
+    FB_ASSIGN_OR_RETURN(learner_,
+                        learner::Learner::Create(options, *learner_client_, *model_.model, start_));
     FB_ASSIGN_OR_RETURN(engine_, rollout::MakeXlaEngine(MakeEngineOptions(config_), *engine_client_,
                                                         model_.model, *learner_->snapshot()));
     start_.train = {};  // the learner has its own copy on the device
@@ -103,8 +107,8 @@ class TrainRun {
                                     .on_failure = [this](const Status& status) { Fail(status); }}));
     buffer::Recovery recovery;
     FB_ASSIGN_OR_RETURN(
-        buffer_, buffer::Buffer::Open(MakeBufferOptions(config_, *run_), start_.committed_batch,
-                                      actors_->listener(), &recovery));
+        buffer_, buffer::Buffer::Open(MakeBufferOptions(config_, run_->buffer_path()),
+                                      start_.committed_batch, actors_->listener(), &recovery));
     for (const std::string& note : recovery.notes) Note(note);
     if (options_.mode == control::OpenMode::kResume) {
       Note("buffer: " + std::to_string(buffer_->ledger().pending) + " trajectories pending, " +
@@ -113,11 +117,15 @@ class TrainRun {
     }
     coordinator_ = std::make_unique<control::Coordinator>(MakeCoordinatorOptions(config_),
                                                           buffer_.get(), recovery);
+    if (const Status kept = coordinator_->RestoreState(app_state_); !kept.ok()) {
+      Note("quarantined tasks are forgotten: " + kept.message());
+    }
     coordinator_->OnPublished(start_.policy_version, buffer_->ledger().trained);
     // Only now is it a run. A resumed one may have been told something new: the next resume and
     // export read it here.
     FB_RETURN_IF_ERROR(
         WriteFileAtomic(run_->path() + "/config.toml", control::FormatConfig(config_)));
+    run_->WriteStart(StartLine(start_record_));
     return OkStatus();
   }
 
@@ -133,6 +141,7 @@ class TrainRun {
     warm_programs_ = Compiled();
     actors_->Start(coordinator_.get(), buffer_.get());
     StepLog log({.config = &config_,
+                 .config_id = start_record_.config_id,
                  .run = run_.get(),
                  .progress = &progress_,
                  .buffer = buffer_.get(),
@@ -145,6 +154,8 @@ class TrainRun {
       Publish(std::move(snapshot));
     };
     hooks.metrics = [&log](const learner::StepMetrics& metrics) { log.Step(metrics); };
+    hooks.checkpoint_wanted = [this] { return actors_->AppendsWait(); };
+    hooks.app_state = [this] { return coordinator_->SaveState(); };
     hooks.checkpoint = [&](const learner::CheckpointReport& written) {
       if (written.status.ok()) {
         run_->Log("checkpoint of step " + std::to_string(written.step) + " written");
@@ -256,6 +267,8 @@ class TrainRun {
   std::unique_ptr<control::RunDirectory> run_;
   LoadedModel model_;
   learner::LearnerState start_;
+  std::string app_state_ = "{}";  // of the restored checkpoint: the coordinator's
+  StartRecord start_record_;
   std::unique_ptr<xla::Client> engine_client_, learner_client_;
   std::unique_ptr<learner::Learner> learner_;
   std::unique_ptr<rollout::Engine> engine_;

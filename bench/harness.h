@@ -16,6 +16,7 @@ struct BenchOptions {
   bool quick = false;  // within 60 s on 2 cores
   bool json = false;
   std::string dump;  // a folder that takes the StableHLO of what is measured; "" for none
+  std::string only;  // buffer: measure what has this in its name; "" for all
   // Says what is going on, on stderr.
   void Say(const std::string& sentence) const;
 };

@@ -20,6 +20,8 @@ struct Benchmark {
 };
 
 constexpr Benchmark kBenchmarks[] = {
+    {"buffer", "the buffer against its peers (bench/peers/setup_buffer.sh) and the disk alone",
+     BufferBench},
     {"learner", "one optimizer step of SmolLM2-135M against the same step in JAX", LearnerBench},
     {"rollout", "SmolLM2-135M decoding at 1, 16 and 32 streams, and prompt processing",
      RolloutBench},
@@ -51,7 +53,8 @@ Status Run(const std::string& name, const BenchOptions& options) {
     } else {
       PrintFields(fields, "");
     }
-    return AppendHistory(name, options, fields);
+    // A part is for the one who asked, not for the history.
+    return options.only.empty() ? AppendHistory(name, options, fields) : OkStatus();
   }
   return InvalidArgument("there is no benchmark '" + name + "'; `forebay-bench list` names them");
 }
@@ -63,6 +66,7 @@ int Main(int argc, char** argv) {
   app.add_option("name", name, "a benchmark, or list")->required();
   app.add_flag("--quick", options.quick, "fewer repeats: within 60 s on 2 cores");
   app.add_flag("--json", options.json, "the last line of stdout is one JSON object");
+  app.add_option("--only", options.only, "buffer: only what has this in its name, and the disk");
   app.add_option("--dump", options.dump, "write the StableHLO of what is measured to this folder");
   try {
     app.parse(argc, argv);

@@ -103,8 +103,8 @@ class PlainLoop {
     client_ = Value(xla::Client::Create({.plugin_path = Value(xla::FindPlugin(""))}));
     learner::LearnerState start;
     start.train.params = model_.initial;
-    learner_ = Value(learner::Learner::Create(MakeLearnerOptions(config, **run), *client_,
-                                              *model_.model, start));
+    learner_ = Value(learner::Learner::Create(
+        MakeLearnerOptions(config, (*run)->checkpoints_path()), *client_, *model_.model, start));
     engine_ = Value(rollout::MakeXlaEngine(MakeEngineOptions(config), *client_, model_.model,
                                            *learner_->snapshot()));
     environments_ = Value(MakeEnvironment(config, "", *loop_));

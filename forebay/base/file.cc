@@ -23,6 +23,7 @@ Status ErrnoStatus(std::string_view message, int error) {
       return NotFound(std::move(text));
     case ENOSPC:
     case EDQUOT:
+    case EFBIG:
     case EMFILE:
     case ENFILE:
     case ENOMEM:

@@ -23,8 +23,8 @@ Status SyncFolder(const std::string& path);
 Status MakeFolders(const std::string& path);
 
 // "message: strerror(errno)" as a Status: ENOENT is kNotFound; what the machine lacks (ENOSPC,
-// EDQUOT, EMFILE, ENFILE, ENOMEM) kResourceExhausted; what is wrong with a path (EACCES, EPERM,
-// EROFS, ENOTDIR, EISDIR, ENAMETOOLONG, ELOOP) kFailedPrecondition; others kInternal.
+// EDQUOT, EFBIG, EMFILE, ENFILE, ENOMEM) kResourceExhausted; what is wrong with a path (EACCES,
+// EPERM, EROFS, ENOTDIR, EISDIR, ENAMETOOLONG, ELOOP) kFailedPrecondition; others kInternal.
 Status ErrnoStatus(std::string_view message, int error);
 
 // A file descriptor that closes itself.

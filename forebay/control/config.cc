@@ -270,6 +270,21 @@ std::string FormatConfig(const Config& config) {
   return out;
 }
 
+std::vector<KeyDifference> DifferingKeys(const Config& left, const Config& right) {
+  Config a = left;
+  Config b = right;
+  const std::vector<Field> fields = Fields(a);
+  const std::vector<Field> others = Fields(b);
+  std::vector<KeyDifference> differences;
+  for (size_t i = 0; i < fields.size(); ++i) {
+    KeyDifference d{.key = std::string(fields[i].key),
+                    .left = std::visit(Formatter{}, fields[i].target),
+                    .right = std::visit(Formatter{}, others[i].target)};
+    if (d.left != d.right) differences.push_back(std::move(d));
+  }
+  return differences;
+}
+
 std::string DescribeConfig() {
   Config defaults;
   std::string out;

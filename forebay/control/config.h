@@ -125,6 +125,14 @@ Result<Config> ParseConfig(std::string_view text, const std::string& origin,
 // A complete TOML file that parses to the same Config (relative paths made absolute).
 std::string FormatConfig(const Config& config);
 
+// A key whose values differ between two configurations, as FormatConfig prints them.
+struct KeyDifference {
+  std::string key;  // "learner.learning_rate"
+  std::string left, right;
+};
+// In the order of the documentation. Pure.
+std::vector<KeyDifference> DifferingKeys(const Config& left, const Config& right);
+
 // What `forebay config` prints: each key, its default and its meaning.
 std::string DescribeConfig();
 

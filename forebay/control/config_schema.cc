@@ -158,7 +158,8 @@ std::vector<Field> Fields(Config& c) {
        "seconds without a batch before the run stops with the reason", 1, 86400},
 
       {"checkpoint.every_steps", &c.checkpoint.every_steps, "0: only at the end", 0, kMany},
-      {"checkpoint.keep", &c.checkpoint.keep, "newest checkpoints kept", 1, 1000},
+      {"checkpoint.keep", &c.checkpoint.keep,
+       "newest checkpoints kept; steps after the oldest can be replayed", 1, 1000},
 
       {"eval.tasks", &c.eval.tasks, "held-out tasks played before and after; 0: none", 0, 100000},
       {"eval.samples", &c.eval.samples, "episodes of each", 1, 1024},

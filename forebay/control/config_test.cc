@@ -108,6 +108,21 @@ TEST(ConfigTest, FormattedConfigsParseToThemselves) {
   EXPECT_EQ(again->env.options, "{\"a\": \"x\\y\"}");
 }
 
+TEST(ConfigTest, DifferencesAreNamedWithBothValues) {
+  const Result<Config> a = Parse("", {});
+  const Result<Config> b =
+      Parse("", {"learner.learning_rate=0.5", "learner.row_lengths=[512]", "run.seed=1"});
+  ASSERT_TRUE(a.ok() && b.ok());
+  EXPECT_TRUE(DifferingKeys(*a, *a).empty());
+  const auto differences = DifferingKeys(*a, *b);
+  ASSERT_EQ(differences.size(), 2U);
+  EXPECT_EQ(differences[0].key, "learner.learning_rate");
+  EXPECT_EQ(differences[0].left, "1e-05");
+  EXPECT_EQ(differences[0].right, "0.5");
+  EXPECT_EQ(differences[1].key, "learner.row_lengths");
+  EXPECT_EQ(differences[1].right, "[512]");
+}
+
 TEST(ConfigTest, SetTakesOnlyWhatCanBeReadBack) {
   EXPECT_THAT(Parse("", {"env.name=\xff\xfe"}).status().message(), HasSubstr("not UTF-8"));
   Result<Config> config = Parse("", {"env.name=z\xc3\xbcrich \\\"\t\n"});

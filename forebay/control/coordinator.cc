@@ -127,9 +127,7 @@ void Coordinator::OnRejected(const TrajectoryId& id, buffer::RejectReason reason
       Faults& faults = faults_[id.group_id];
       ++faults.by_member[id.member];
       close = ++faults.total >= options_.attempts_max;
-      // Old groups no longer fail: a bounded memory of faults is enough.
-      constexpr size_t kGroupsMax = 4096;
-      if (faults_.size() > kGroupsMax) faults_.erase(faults_.begin());
+      if (faults_.size() > kFaultGroupsMax) faults_.erase(faults_.begin());
     }
     if (close) {
       quarantined_.insert(id.task_id);

@@ -4,6 +4,7 @@
 // Pure bookkeeping over the buffer's ledger; it owns no thread and never blocks. Thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -11,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "forebay/base/mutex.h"
@@ -78,6 +80,13 @@ class Coordinator {
 
   CoordinatorStats stats() const;
 
+  // What outlives the process, as JSON for the checkpoint: quarantined tasks and the faults of
+  // groups. A resumed run goes on counting where this one stood at the checkpoint.
+  std::string SaveState() const;
+  // What SaveState gave, or "{}". Call before the first TryNext. kDataLoss for anything else:
+  // nothing is restored then.
+  Status RestoreState(std::string_view json);
+
   // Which task group `group_id` plays: pure.
   static int64_t TaskOf(const CoordinatorOptions& options, int64_t group_id);
 
@@ -88,11 +97,14 @@ class Coordinator {
     int32_t attempt;
     int64_t task_id;
   };
-  // Faults of one group's attempts, in this process.
+  // Faults of one group's attempts.
   struct Faults {
     int64_t total = 0;
     std::map<int32_t, uint64_t> by_member;
   };
+
+  // Old groups no longer fail: a bounded memory of faults is enough.
+  static constexpr size_t kFaultGroupsMax = 4096;
 
   int64_t AliveMax() const;
   bool Admits() const FB_REQUIRES(mutex_);

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "forebay/base/clock.h"
@@ -143,6 +144,61 @@ TEST(CoordinatorTest, L2_ATaskThatKeepsFailingIsQuarantinedAndTheRunGoesOn) {
   EXPECT_EQ(rig.buffer->ledger().trained, 12);
   EXPECT_EQ(rig.coordinator->stats().quarantined_tasks, (std::vector<int64_t>{1}));
   EXPECT_TRUE(rig.buffer->ledger().balanced());
+}
+
+TEST(CoordinatorTest, L2_QuarantineAndFaultsGoOnInTheNextProcess) {
+  const CoordinatorOptions options{
+      .groups_per_step = 1, .group_size = 2, .max_staleness = 0, .tasks = 3, .attempts_max = 3};
+  std::string state;
+  uint64_t replayed_seed = 0;
+  {
+    Rig rig(options);
+    // One member fails twice: once more, and its task is in quarantine.
+    for (int fault = 0; fault < 2; ++fault) {
+      for (const Assignment& a : rig.TakeAll()) {
+        if (a.id.member == 0) rig.Append(Finished(a, Outcome::kEnvTimeout));
+      }
+    }
+    state = rig.coordinator->SaveState();
+    for (const Assignment& a : rig.TakeAll()) replayed_seed = a.seed;
+  }
+  {
+    Rig rig(options);
+    ASSERT_TRUE(rig.coordinator->RestoreState(state).ok());
+    EXPECT_EQ(rig.coordinator->SaveState(), state);
+    const auto first = rig.TakeAll();
+    ASSERT_EQ(first.size(), 2U);
+    EXPECT_EQ(first[0].seed, replayed_seed);  // the same sample that the dead process played
+    rig.Append(Finished(first[0], Outcome::kEnvTimeout));
+    EXPECT_EQ(rig.coordinator->stats().quarantined_tasks,
+              (std::vector<int64_t>{first[0].id.task_id}));
+    state = rig.coordinator->SaveState();
+  }
+  Rig rig(options);
+  ASSERT_TRUE(rig.coordinator->RestoreState(state).ok());
+  const int64_t bad = rig.coordinator->stats().quarantined_tasks.at(0);
+  for (int round = 0; round < 6; ++round) {
+    for (const Assignment& a : rig.TakeAll()) {
+      EXPECT_NE(a.id.task_id, bad);
+      rig.Append(Finished(a));
+    }
+    if (rig.buffer->stats().ready_groups > 0) rig.Train(rig.coordinator->stats().published_version);
+  }
+  EXPECT_GT(rig.buffer->ledger().trained, 0);
+}
+
+TEST(CoordinatorTest, AStateThatCannotBeReadChangesNothing) {
+  Rig rig({.group_size = 2});
+  const std::string empty = rig.coordinator->SaveState();
+  EXPECT_TRUE(rig.coordinator->RestoreState("{}").ok());
+  for (const char* bad :
+       {"", "[]", "7", R"({"quarantined_tasks": "x"})",
+        R"({"quarantined_tasks": [1], "faults": 3})",
+        R"({"quarantined_tasks": [1], "faults": [{}]})", R"({"quarantined_tasks": [1e300]})",
+        R"({"faults": [{"group": 1, "total": 1, "members": [[1]]}]})"}) {
+    EXPECT_EQ(rig.coordinator->RestoreState(bad).code(), StatusCode::kDataLoss) << bad;
+    EXPECT_EQ(rig.coordinator->SaveState(), empty) << bad;
+  }
 }
 
 TEST(CoordinatorTest, L3_TasksGoOnOverShuffledEpochs) {

@@ -29,8 +29,12 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kOwnFiles[] = {
-    "config.toml", "metrics.jsonl",   "trajectories.jsonl", "evals.jsonl", "report.json",
-    "run.log",     "environment.log", "environment.log.1",  "buffer",      "checkpoints"};
+    "config.toml",       "starts.jsonl", "metrics.jsonl", "trajectories.jsonl",
+    "evals.jsonl",       "report.json",  "run.log",       "environment.log",
+    "environment.log.1", "buffer",       "checkpoints"};
+// Those that grow line by line.
+constexpr const char* kLineFiles[] = {"starts.jsonl", "metrics.jsonl", "trajectories.jsonl",
+                                      "evals.jsonl", "run.log"};
 
 // Held until the descriptor is closed. Its file stays: a new one would be another lock.
 Result<Fd> Lock(const std::string& folder) {
@@ -58,10 +62,11 @@ Status EndTornLine(const std::string& path) {
 RunDirectory::RunDirectory(std::string path, Fd lock)
     : path_(std::move(path)),
       lock_(std::move(lock)),
-      metrics_(path_ + "/metrics.jsonl", std::ios::app),
-      trajectories_(path_ + "/trajectories.jsonl", std::ios::app),
-      evals_(path_ + "/evals.jsonl", std::ios::app),
-      log_(path_ + "/run.log", std::ios::app) {}
+      starts_{std::ofstream(path_ + "/starts.jsonl", std::ios::app)},
+      metrics_{std::ofstream(path_ + "/metrics.jsonl", std::ios::app)},
+      trajectories_{std::ofstream(path_ + "/trajectories.jsonl", std::ios::app)},
+      evals_{std::ofstream(path_ + "/evals.jsonl", std::ios::app)},
+      log_{std::ofstream(path_ + "/run.log", std::ios::app)} {}
 
 Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::string& path, OpenMode mode) {
   std::error_code error;
@@ -83,21 +88,24 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::string& path
       if (error) return ErrnoStatus("cannot remove '" + path + "/" + name + "'", error.value());
     }
   }
-  for (const char* name : {"metrics.jsonl", "trajectories.jsonl", "evals.jsonl", "run.log"}) {
+  for (const char* name : kLineFiles) {
     FB_RETURN_IF_ERROR(EndTornLine(path + "/" + name));
   }
   std::unique_ptr<RunDirectory> run(new RunDirectory(path, std::move(lock)));
-  if (!run->metrics_ || !run->trajectories_ || !run->evals_ || !run->log_) {
+  if (!run->starts_.stream || !run->metrics_.stream || !run->trajectories_.stream ||
+      !run->evals_.stream || !run->log_.stream) {
     return FailedPrecondition("cannot write in '" + path + "'");
   }
   return run;
 }
 
-void RunDirectory::Append(std::ofstream& file, std::string_view line) {
+void RunDirectory::Append(LineFile& file, std::string_view line) {
   MutexLock lock(mutex_);
-  file << line << '\n' << std::flush;
-  if (file) return;
-  file.clear();  // the next line is tried again
+  if (file.torn) file.stream << '\n';  // what was torn must not be glued to this line
+  file.stream << line << '\n' << std::flush;
+  file.torn = !file.stream;
+  if (!file.torn) return;
+  file.stream.clear();  // the next line is tried again
   if (status_.ok()) status_ = ResourceExhausted("a write in '" + path_ + "' failed (disk full?)");
 }
 

@@ -1,6 +1,7 @@
 // RunDirectory: everything a run leaves on disk, readable while it runs and after.
 //
 //   config.toml         the complete configuration
+//   starts.jsonl        one line a start of the program: from which step, under which configuration
 //   metrics.jsonl       one line an optimizer step; of a step that was repeated the last one counts
 //   trajectories.jsonl  one line an acknowledged episode: ids, outcome, rewards, spans, no tokens
 //   evals.jsonl         one line an evaluation
@@ -41,19 +42,25 @@ class RunDirectory {
   std::string checkpoints_path() const { return path_ + "/checkpoints"; }
 
   void WriteMetrics(std::string_view json_line) { Append(metrics_, json_line); }
+  void WriteStart(std::string_view json_line) { Append(starts_, json_line); }
   void WriteEval(std::string_view json_line) { Append(evals_, json_line); }
   void WriteTrajectory(std::string_view line) { Append(trajectories_, line); }  // a TrajectoryLine
   void Log(std::string_view sentence);
   Status status() const;
 
  private:
+  struct LineFile {
+    std::ofstream stream;
+    bool torn = false;  // the last write failed: half a line may be there
+  };
+
   RunDirectory(std::string path, Fd lock);
-  void Append(std::ofstream& file, std::string_view line);
+  void Append(LineFile& file, std::string_view line);
 
   const std::string path_;
   const Fd lock_;  // closing it gives the lock back, and so does the death of the process
   mutable Mutex mutex_;
-  std::ofstream metrics_, trajectories_, evals_, log_;
+  LineFile starts_, metrics_, trajectories_, evals_, log_;
   Status status_ FB_GUARDED_BY(mutex_);
 };
 

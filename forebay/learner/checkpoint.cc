@@ -134,6 +134,26 @@ Status WriteCheckpoint(const std::string& folder, const CheckpointData& data, in
   return OkStatus();
 }
 
+std::vector<CheckpointInfo> ListCheckpoints(const std::string& folder) {
+  std::vector<CheckpointInfo> infos;
+  for (const int64_t step : StepsIn(folder)) {
+    const std::string path = fmt::format("{}/{}", folder, StepName(step));
+    const auto text = ReadFile(path + "/manifest.json", kManifestBytesMax);
+    if (!text.ok()) continue;
+    const auto manifest = ParseManifest(*text);
+    if (!manifest.ok()) continue;
+    const LearnerState& state = manifest->data.state;
+    infos.push_back({.step = state.step, .committed_batch = state.committed_batch, .path = path});
+  }
+  std::ranges::reverse(infos);
+  return infos;
+}
+
+int64_t ReleasableBatch(const std::vector<CheckpointInfo>& checkpoints, int64_t keep) {
+  if (static_cast<int64_t>(checkpoints.size()) < std::max<int64_t>(keep, 1)) return 0;
+  return checkpoints.front().committed_batch;
+}
+
 Result<LoadedCheckpoint> ReadCheckpoint(const std::string& path) {
   FB_ASSIGN_OR_RETURN(const std::string text, ReadFile(path + "/manifest.json", kManifestBytesMax));
   auto manifest = ParseManifest(text);

@@ -50,6 +50,22 @@ struct LoadedCheckpoint {
   std::vector<std::string> notes;
 };
 
+// A checkpoint that is there, by its manifest alone: its tensors were not read.
+struct CheckpointInfo {
+  int64_t step = 0;
+  int64_t committed_batch = 0;
+  std::string path;
+};
+
+// All of a folder, oldest first. A folder without a readable manifest is left out. Empty also when
+// there is no such folder.
+std::vector<CheckpointInfo> ListCheckpoints(const std::string& folder);
+
+// The last batch that no replay needs any more: that of the oldest checkpoint, which a replay
+// starts from. 0 while there are fewer than `keep`: the weights that the run began with still count
+// as one.
+int64_t ReleasableBatch(const std::vector<CheckpointInfo>& checkpoints, int64_t keep);
+
 // Reads one step_NNNNNN folder and checks both digests. kNotFound, kDataLoss (which file, what was
 // wrong).
 Result<LoadedCheckpoint> ReadCheckpoint(const std::string& path);

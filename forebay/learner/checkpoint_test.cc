@@ -181,6 +181,25 @@ TEST_F(Checkpoint, AfterAFallbackTheAbandonedFutureGoesFirst) {
   EXPECT_THAT(Entries(), ElementsAre("latest", "step_000010", "step_000011"));
 }
 
+TEST_F(Checkpoint, ListsOldestFirstAndSaysWhatNoReplayNeeds) {
+  EXPECT_THAT(ListCheckpoints(folder_ + "/none"), IsEmpty());
+  for (const int64_t step : {4, 9}) ASSERT_TRUE(WriteCheckpoint(folder_, Data(step), 3).ok());
+  auto infos = ListCheckpoints(folder_);
+  ASSERT_THAT(infos, SizeIs(2));
+  EXPECT_EQ(infos[0].step, 4);
+  EXPECT_EQ(infos[0].committed_batch, 9);
+  EXPECT_EQ(infos[1].step, 9);
+  EXPECT_EQ(infos[0].path, folder_ + "/step_000004");
+  EXPECT_EQ(ReleasableBatch(infos, 3), 0);  // the start of the run is the third
+  EXPECT_EQ(ReleasableBatch(infos, 2), 9);
+  EXPECT_EQ(ReleasableBatch({}, 1), 0);
+  // One without a readable manifest can restore nothing.
+  std::ofstream(folder_ + "/step_000004/manifest.json") << "{";
+  infos = ListCheckpoints(folder_);
+  ASSERT_THAT(infos, SizeIs(1));
+  EXPECT_EQ(infos[0].step, 9);
+}
+
 TEST(Manifest, RefusesHostileText) {
   const auto text = FormatManifest({.data = Data(3), .model_digest = "m", .optimizer_digest = "o"});
   ASSERT_TRUE(text.ok());
@@ -218,7 +237,9 @@ TEST_F(Checkpoint, TheWriterReportsEachAttemptAndTheLastStatus) {
   }  // finishes what is in flight
   ASSERT_THAT(reports, SizeIs(3));
   EXPECT_EQ(reports[0].committed_batch, 6);
+  EXPECT_EQ(reports[0].releasable_batch, 6);  // it is the oldest that is kept
   EXPECT_FALSE(reports[1].status.ok());
+  EXPECT_EQ(reports[1].releasable_batch, 0);
   EXPECT_TRUE(reports[2].status.ok());
   EXPECT_THAT(Entries(), ElementsAre("latest", "step_000003"));
 }

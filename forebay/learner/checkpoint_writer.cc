@@ -40,6 +40,9 @@ struct CheckpointWriter::Impl {
     CheckpointReport report{.step = data.state.step, .committed_batch = data.state.committed_batch};
     report.path = fmt::format("{}/step_{:06}", options.folder, data.state.step);
     report.status = WriteCheckpoint(options.folder, data, options.keep);
+    if (report.status.ok()) {
+      report.releasable_batch = ReleasableBatch(ListCheckpoints(options.folder), options.keep);
+    }
     report.seconds = Seconds(Now() - start);
     if (written) written(report);
     return report.status;

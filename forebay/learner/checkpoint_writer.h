@@ -17,6 +17,8 @@ namespace forebay::learner {
 struct CheckpointReport {
   int64_t step = 0;
   int64_t committed_batch = 0;
+  // No replay needs batches up to here any more (ReleasableBatch); 0 after a failure.
+  int64_t releasable_batch = 0;
   std::string path;
   double seconds = 0;
   Status status;

@@ -110,6 +110,10 @@ class LearnerImpl final : public Learner {
     m.step = ++step_;
     const TimePoint stepped = Now();
     FB_RETURN_IF_ERROR(MakeSnapshot(m.updated));
+    const TimePoint copied = Now();
+    if (m.updated || weights_digest_.empty()) weights_digest_ = weights::Digest(snapshot_->tensors);
+    m.weights_digest = weights_digest_;
+    m.digest_s = Seconds(Now() - copied);
     m.publish_s = Seconds(Now() - stepped);
     m.policy_version = policy_version_;
     m.programs = train_->programs();
@@ -137,7 +141,7 @@ class LearnerImpl final : public Learner {
     TimePoint last = Now();
     while (step_ < options_.steps && !stop.stop_requested()) {
       const TimePoint asked = Now();
-      FB_ASSIGN_OR_RETURN(const auto batch, Lease(buffer, stop));
+      FB_ASSIGN_OR_RETURN(const auto batch, Lease(buffer, hooks, writer, stop));
       if (!batch) break;
       const double wait = Seconds(Now() - asked);
       FB_ASSIGN_OR_RETURN(StepMetrics m, Step(*batch));
@@ -159,13 +163,17 @@ class LearnerImpl final : public Learner {
   }
 
   // nullopt: stop was requested.
-  Result<std::optional<buffer::Batch>> Lease(buffer::Buffer& buffer, const std::stop_token& stop) {
+  Result<std::optional<buffer::Batch>> Lease(buffer::Buffer& buffer, const LearnerHooks& hooks,
+                                             CheckpointWriter* writer,
+                                             const std::stop_token& stop) {
     const TimePoint deadline = Now() + FromSeconds(options_.lease_deadline_s);
     while (!stop.stop_requested()) {
       const TimePoint slice = std::min(deadline, Now() + FromSeconds(kLeaseSliceSeconds));
       auto batch = buffer.Lease(options_.groups_per_step, policy_version_, slice);
       if (batch.ok()) return std::optional<buffer::Batch>(std::move(*batch));
       if (batch.status().code() != StatusCode::kDeadlineExceeded) return batch.status();
+      // The episodes that are missing may wait for room that only a commit makes.
+      if (writer != nullptr) FB_RETURN_IF_ERROR(MaybeCheckpoint(*writer, hooks));
       if (Now() < deadline) continue;
       return DeadlineExceeded(fmt::format(
           "the learner waited {} s for the batch of step {}: {}. Are actors alive, and is an "
@@ -198,12 +206,13 @@ class LearnerImpl final : public Learner {
     return data;
   }
 
-  // Starts a checkpoint when one is due and none is in flight; else the next step tries again.
+  // Starts a checkpoint when one is due or wanted and none is in flight; else the next step tries
+  // again.
   Status MaybeCheckpoint(CheckpointWriter& writer, const LearnerHooks& hooks) {
+    if (step_ == captured_step_ || step_ >= options_.steps || writer.busy()) return OkStatus();
     const int64_t every = options_.checkpoint_every_steps;
-    if (every == 0 || step_ - captured_step_ < every || step_ >= options_.steps || writer.busy()) {
-      return OkStatus();
-    }
+    const bool due = every > 0 && step_ - captured_step_ >= every;
+    if (!due && !(hooks.checkpoint_wanted && hooks.checkpoint_wanted())) return OkStatus();
     FB_ASSIGN_OR_RETURN(CheckpointData data, Capture(hooks));
     captured_step_ = step_;
     writer.TryWrite(std::move(data));
@@ -232,6 +241,7 @@ class LearnerImpl final : public Learner {
   const std::unique_ptr<TrainStep> train_;
   const std::vector<BucketShape> buckets_;
   std::shared_ptr<const Snapshot> snapshot_;
+  std::string weights_digest_;  // of snapshot_, once a step was done
   int64_t step_;
   int64_t policy_version_;
   int64_t last_batch_;

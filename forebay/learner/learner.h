@@ -70,6 +70,9 @@ struct LearnerHooks {
   std::function<void(std::shared_ptr<const weights::Snapshot>)> publish;
   std::function<void(const StepMetrics&)> metrics;
   std::function<void(const CheckpointReport&)> checkpoint;
+  // True: a checkpoint is wanted although none is due, because what it commits gives back room that
+  // others wait for. Asked after each step and while a batch is waited for.
+  std::function<bool()> checkpoint_wanted;
   std::function<std::string()> app_state;  // JSON for the manifest, at the moment of the checkpoint
 };
 

@@ -21,6 +21,7 @@
 #include "forebay/buffer/buffer.h"
 #include "forebay/learner/checkpoint.h"
 #include "forebay/learner/checkpoint_writer.h"
+#include "forebay/learner/fingerprint.h"
 #include "forebay/learner/learner_testing.h"
 #include "forebay/learner/schedule.h"
 #include "forebay/learner/step_metrics.h"
@@ -281,6 +282,8 @@ TEST_F(LearnerTest, D5_D6_AResumedRunGivesTheBitsOfTheUninterruptedOne) {
     EXPECT_EQ(resumed.metrics[i].loss, reference.metrics[i + 3].loss);
     EXPECT_EQ(resumed.metrics[i].grad_norm, reference.metrics[i + 3].grad_norm);
     EXPECT_EQ(resumed.metrics[i].policy_version, reference.metrics[i + 3].policy_version);
+    EXPECT_EQ(Fingerprint(resumed.metrics[i]), Fingerprint(reference.metrics[i + 3]));
+    EXPECT_NE(Fingerprint(resumed.metrics[i]), Fingerprint(reference.metrics[i]));
   }
   EXPECT_EQ(weights::Digest(learner->snapshot()->tensors),
             weights::Digest(whole->snapshot()->tensors));
@@ -370,6 +373,27 @@ TEST_F(LearnerTest, D2_ABatchThatWasTrainedButNotCommittedIsTrainedAgainOnce) {
   EXPECT_EQ(weights::Digest(learner->snapshot()->tensors), after_third);
   EXPECT_TRUE(buffer->ledger().balanced());
   EXPECT_EQ(buffer->ledger().trained, 24);
+}
+
+// Room in a full buffer is made by commits: the episodes of the next step wait for it.
+TEST_F(LearnerTest, L4_ACheckpointThatIsWantedIsWrittenWhileABatchIsWaitedFor) {
+  LearnerOptions options = Options(3);
+  options.checkpoint_folder = folder_;
+  options.checkpoint_every_steps = 0;
+  const auto learner = MakeLearner(options, StartState());
+  const auto buffer = MemoryBuffer();
+  std::vector<int64_t> written;
+  LearnerHooks hooks;
+  hooks.checkpoint_wanted = [] { return true; };
+  hooks.checkpoint = [&](const CheckpointReport& r) {
+    EXPECT_TRUE(r.status.ok()) << r.status.ToString();
+    written.push_back(r.step);
+    if (r.step < 3) Play(*buffer, r.step, FirstHalfIsGood);
+  };
+  Play(*buffer, 0, FirstHalfIsGood);
+  const Status status = learner->Run(*buffer, hooks);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  EXPECT_THAT(written, ElementsAre(1, 2, 3));
 }
 
 TEST_F(LearnerTest, L1_AClosedBufferEndsTheRunWithACheckpoint) {

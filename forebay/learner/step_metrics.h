@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 namespace forebay::learner {
@@ -18,6 +19,7 @@ struct StepMetrics {
   // Of the trajectories.
   int64_t trajectories = 0, groups = 0;
   std::vector<int64_t> trajectory_ids;  // as the batch lists them
+  std::string batch_digest;             // of the encoded trajectories, in that order
   int64_t zero_advantage = 0;           // trajectories whose group has one reward
   double reward_mean = 0, reward_std = 0;
   int64_t staleness_min = 0, staleness_max = 0;  // in policy versions
@@ -46,11 +48,14 @@ struct StepMetrics {
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
 
+  std::string weights_digest;  // of all weights after this step (weights::Digest)
+
   int64_t programs = 0;  // compiled so far: constant after start-up
 
   // Seconds.
   double lease_wait_s = 0, pack_s = 0, upload_s = 0, device_s = 0, publish_s = 0;
-  double wall_s = 0;  // from the end of the step before
+  double digest_s = 0;  // of publish_s
+  double wall_s = 0;    // from the end of the step before
   double utilization() const { return wall_s > 0 ? device_s / wall_s : 0; }
 };
 

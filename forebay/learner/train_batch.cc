@@ -8,12 +8,14 @@
 #include <cstdint>
 #include <set>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/learner/advantages.h"
 #include "forebay/learner/bucket_planner.h"
+#include "forebay/learner/fingerprint.h"
 #include "forebay/learner/micro_batch.h"
 #include "forebay/learner/stats.h"
 #include "forebay/learner/token_weights.h"
@@ -54,7 +56,9 @@ Status CheckTrainable(const Trajectory& t, const buffer::Batch& batch, int64_t m
 void Describe(const buffer::Batch& batch, std::span<const double> rewards, StepMetrics* metrics) {
   std::set<int64_t> groups;
   int64_t ages = 0;
+  std::string digests;
   for (const auto& t : batch.trajectories) {
+    digests += BytesDigest(Encode(*t));
     groups.insert(t->id.group_id);
     metrics->trajectory_ids.push_back(t->id.trajectory_id);
     const auto tokens = static_cast<int64_t>(t->tokens.size());
@@ -72,6 +76,7 @@ void Describe(const buffer::Batch& batch, std::span<const double> rewards, StepM
     metrics->staleness_min = metrics->staleness.begin()->first;
     metrics->staleness_max = metrics->staleness.rbegin()->first;
   }
+  metrics->batch_digest = BytesDigest(digests);
   metrics->batch_sequence = batch.sequence;
   metrics->replay = batch.replay;
   metrics->trajectories = static_cast<int64_t>(batch.trajectories.size());

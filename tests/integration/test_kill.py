@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from forebay_run import SMALL, ForebayTest
+from forebay_run import SMALL, ForebayTest, small_with_python_env
 
 STEPS = 24
 KILLS = 5
@@ -82,6 +82,36 @@ class KillTest(ForebayTest):
         done = self.forebay("train", "--resume", self.run_folder)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(len(self.lines("metrics.jsonl")), steps)
+
+    def test_L2_quarantine_survives_a_resume(self):
+        self.write("env.py", """
+            from forebay import Environment, Step, serve
+
+            class Test(Environment):
+                def reset(self, task, split, seed):
+                    if task == 1:
+                        raise ValueError("this task is broken")
+                    return "Say a."
+                def step(self, action):
+                    return Step(observation="", reward={"length": float(len(action) % 3)}, done=True)
+
+            serve(Test)
+            """)
+        config = self.write("c.toml", small_with_python_env())
+        sets = ["--set", "env.tasks=4", "--set", "rollout.attempts_max=2"]
+        done = self.train(config, *sets)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("quarantined tasks     1\n", done.stdout)
+
+        def of_task_1() -> int:
+            return sum(line["task_id"] == 1 for line in self.lines("trajectories.jsonl"))
+
+        before = of_task_1()
+        self.assertGreater(before, 0)
+        done = self.forebay("train", "--resume", self.run_folder, "--set", "run.steps=12")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("quarantined tasks     1\n", done.stdout)
+        self.assertEqual(of_task_1(), before)
 
     def test_interrupt_writes_a_checkpoint_and_says_how_to_go_on(self):
         config = self.write("c.toml", SMALL.replace("steps = 6", "steps = 100000"))
