@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "apps/buffer_serve_command.h"
 #include "forebay/base/status.h"
 
 namespace forebay::apps {
@@ -64,7 +65,7 @@ BufferApp AddBuffer(CLI::App& root) {
       "buffer", "look into the buffer of a run, live or after the fact; export it; repair it");
   buffer.app->require_subcommand(1);
   buffer.app->footer(
-      "All but repair only read: they take no lock and may be used on a live run.\n"
+      "All but repair and serve only read: they take no lock and may be used on a live run.\n"
       "Exit codes: 4 when something is damaged; otherwise as for every command (forebay --help).");
 
   const auto ls = std::make_shared<BufferLsCommand>();
@@ -110,6 +111,7 @@ BufferApp AddBuffer(CLI::App& root) {
   app->footer(
       "Needs the buffer's lock: stop the run first. Deletes nothing: every byte that is replaced\n"
       "is copied to the folder quarantine/ before.");
+  AddServe(*buffer.app, buffer);
   return buffer;
 }
 

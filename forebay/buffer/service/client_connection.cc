@@ -86,6 +86,12 @@ void ClientConnection::RemoveWaiter(Pending& pending) {
 
 void ClientConnection::Complete(Slot& slot, Status status, FinishedList& finished) {
   Pending* pending = slot.pending;
+  if (slot.state == SlotState::kSending && pending != nullptr) {
+    // The sender's call into the kernel has not returned: the bytes are not the caller's again yet.
+    pending->status = std::move(status);
+    slot.answered = true;
+    return;
+  }
   if (slot.type == FrameType::kAppend) {
     counts_.appends += static_cast<int64_t>(status.ok());
   }
@@ -165,7 +171,8 @@ Status ClientConnection::Call(Pending& pending) {
       if (state_ == State::kOpen && !reading_) HandOn(finished);
       break;
     }
-    if (state_ == State::kOpen && !reading_ && now < pending.deadline) {
+    if (state_ == State::kOpen && !reading_ && now < pending.deadline &&
+        !slots_[pending.slot].answered) {
       Lead(&pending, pending.deadline);
       continue;
     }

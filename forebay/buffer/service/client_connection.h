@@ -86,8 +86,9 @@ class ClientConnection {
     FrameType type = FrameType::kPing;
     uint16_t table = 0;
     uint32_t bytes = 0;
-    bool credit = false;   // its bytes are counted as outstanding
-    bool leaving = false;  // its caller waits for nothing but the end of the sending
+    bool credit = false;    // its bytes are counted as outstanding
+    bool answered = false;  // while its bytes were still being sent: told when that has ended
+    bool leaving = false;   // its caller waits for nothing but the end of the sending
   };
   struct Finished {
     Pending* async = nullptr;
@@ -109,7 +110,7 @@ class ClientConnection {
   void Send(Pending* caller = nullptr) FB_REQUIRES(mutex_);
   bool Gather() FB_REQUIRES(mutex_);
   void WriteAll() FB_REQUIRES(mutex_);
-  void Rescue(size_t next_area) FB_REQUIRES(mutex_);
+  void Rescue(size_t next_area, FinishedList& finished) FB_REQUIRES(mutex_);
   // Reads for all until `pending` is answered (null: until no asynchronous append is open), the
   // deadline, or the loss of the connection; then hands the role on. True when it is answered.
   bool Lead(Pending* pending, TimePoint deadline) FB_REQUIRES(mutex_);

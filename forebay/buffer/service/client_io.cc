@@ -28,7 +28,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr size_t kPiecesAtOnce = 64;
-constexpr size_t kBytesAtOnce = size_t{1} << 20;
+constexpr size_t kBytesAtOnce = size_t{256} << 10;
 constexpr uint64_t kSlotMask = (uint64_t{1} << 20) - 1;
 // A sender that is held up looks that often for callers that want to leave.
 constexpr milliseconds kSendTurn{20};
@@ -84,9 +84,11 @@ void ClientConnection::Send(Pending* caller) {
       Slot& slot = slots_[piece.slot];
       if (slot.request != piece.request || slot.state != SlotState::kSending) continue;
       slot.state = SlotState::kSent;
-      // What the loss of the connection could not end while it was being sent.
-      if (state_ == State::kClosed ||
-          (state_ == State::kBroken && slot.type != FrameType::kAppend)) {
+      if (slot.answered) {
+        Complete(slot, std::move(slot.pending->status), finished);
+      } else if (state_ == State::kClosed ||
+                 (state_ == State::kBroken && slot.type != FrameType::kAppend)) {
+        // What the loss of the connection could not end while it was being sent.
         Complete(slot, last_error_, finished);
       }
     }
@@ -101,7 +103,7 @@ void ClientConnection::Send(Pending* caller) {
   }
 }
 
-void ClientConnection::Rescue(size_t next_area) {
+void ClientConnection::Rescue(size_t next_area, FinishedList& finished) {
   const size_t first = sent_control_.empty() ? 0 : 1;
   for (size_t i = 0; i < sent_pieces_.size(); ++i) {
     Slot& slot = slots_[sent_pieces_[i].slot];
@@ -118,8 +120,12 @@ void ClientConnection::Rescue(size_t next_area) {
       rescued_.push_back(std::move(copy));
     }
     slot.state = SlotState::kSent;
-    slot.pending->signal.Look();
-    Signal::Wake(slot.pending->signal.address());
+    if (slot.answered) {
+      Complete(slot, std::move(slot.pending->status), finished);
+    } else {
+      slot.pending->signal.Look();
+      finished.push_back({.wake = slot.pending->signal.address()});
+    }
   }
 }
 
@@ -144,7 +150,7 @@ void ClientConnection::WriteAll() {
     FinishedList finished;
     mutex_.Lock();
     if (held_up) {
-      Rescue(next);
+      Rescue(next, finished);
     } else {
       Break(Unavailable("the connection to the buffer's server broke while sending"), finished);
     }
@@ -188,7 +194,10 @@ bool ClientConnection::Lead(Pending* pending, TimePoint deadline) {
       Break(Unavailable("the buffer's server closed the connection"), finished);
     }
     wait = !stream_->tls() || io.state != Io::State::kOk;
-    if (pending != nullptr) answered = slots_[pending->slot].pending != pending;
+    if (pending != nullptr) {
+      const Slot& own = slots_[pending->slot];
+      answered = own.pending != pending || own.answered;
+    }
     if (state_ != State::kOpen || answered || (pending == nullptr && open_async_ == 0) ||
         Now() >= deadline) {
       break;
@@ -209,8 +218,14 @@ void ClientConnection::HandOn(FinishedList& finished) {
   if (state_ != State::kOpen) {
     keeper_wake_.NotifyAll();
   } else if (newest_ != nullptr) {
-    // Its answer comes last, so it can lead for longest; but not who is busy sending.
-    Pending* next = newest_ == sender_ && newest_->older != nullptr ? newest_->older : newest_;
+    // The newest's answer comes last: it can lead for longest. Not who is busy sending, or
+    // answered.
+    Pending* next = newest_;
+    while (next != nullptr && (next == sender_ || slots_[next->slot].answered)) next = next->older;
+    if (next == nullptr) {  // the sender looks for itself
+      if (open_async_ > 0) keeper_wake_.NotifyAll();
+      return;
+    }
     next->signal.Look();
     finished.push_back({.wake = next->signal.address()});
   } else if (open_async_ > 0) {

@@ -155,7 +155,7 @@ TEST_P(ServiceTest, CreditsHoldTheClientBack) {
   std::vector<std::thread> threads;
   std::atomic<int> done{0};
   for (int t = 0; t < 20; ++t) {
-    threads.emplace_back([&] {
+    threads.emplace_back([&, t] {
       const int64_t id = client_->NewIds(1);
       // One alone may be larger than the credit.
       EXPECT_TRUE(table_->AppendEncodedAndWait(Record(id, id, 0, t == 9 ? 50'000 : 3000), {}).ok());

@@ -1,0 +1,193 @@
+#include "apps/buffer_serve_command.h"
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/buffer_command.h"
+#include "apps/interrupt.h"
+#include "fmt/core.h"
+#include "forebay/base/clock.h"
+#include "forebay/base/file.h"
+#include "forebay/base/mutex.h"
+#include "forebay/base/status.h"
+#include "forebay/buffer/buffer.h"
+#include "forebay/buffer/server.h"
+
+namespace forebay::apps {
+namespace {
+
+constexpr std::chrono::seconds kStopDeadline{10};
+
+// Called from the signal's thread; waited for on the main one.
+class Flag {
+ public:
+  void Set() {
+    {
+      const MutexLock lock(mutex_);
+      set_ = true;
+    }
+    changed_.NotifyAll();
+  }
+  void Wait() {
+    const MutexLock lock(mutex_);
+    while (!set_) changed_.WaitUntil(mutex_, Now() + std::chrono::hours(1));
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool set_ FB_GUARDED_BY(mutex_) = false;
+};
+
+Result<std::string> ReadToken(const std::string& path) {
+  FB_ASSIGN_OR_RETURN(std::string token, ReadFile(path, 1 << 16));
+  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
+  if (token.empty()) return InvalidArgument("'" + path + "' holds no token");
+  return token;
+}
+
+buffer::BufferOptions OptionsOf(const BufferServeCommand& command, const std::string& table) {
+  buffer::BufferOptions options;
+  options.folder = command.folder + "/" + table;
+  options.durability = command.durability == "memory" ? buffer::Durability::kMemory
+                       : command.durability == "os"   ? buffer::Durability::kOs
+                                                      : buffer::Durability::kSync;
+  options.group_size = command.group_size;
+  options.max_staleness = command.max_staleness;
+  options.memory_bytes_max = command.memory_mb_max << 20;
+  options.disk_bytes_max = command.disk_gb_max << 30;
+  options.record_bytes_max = command.record_mb_max << 20;
+  options.implied_dispatch = true;
+  return options;
+}
+
+void PrintRecovery(const std::string& table, const buffer::Recovery& recovery) {
+  if (recovery.records > 0) {
+    std::printf("table %s: %lld records recovered\n", table.c_str(),
+                static_cast<long long>(recovery.records));
+  }
+  for (const std::string& note : recovery.notes) {
+    std::fprintf(stderr, "note: %s: %s\n", table.c_str(), note.c_str());
+  }
+}
+
+}  // namespace
+
+Status BufferServe(const BufferServeCommand& command) {
+  Flag interrupted;
+  const Interrupt interrupt([&] { interrupted.Set(); });
+  FB_RETURN_IF_ERROR(MakeFolders(command.folder));
+  buffer::ServerOptions options;
+  options.listen = command.listen;
+  if (options.listen.empty()) options.listen = {"unix:" + command.folder + "/buffer.sock"};
+  options.certificate_file = command.certificate_file;
+  options.key_file = command.key_file;
+  if (!command.token_file.empty()) {
+    FB_ASSIGN_OR_RETURN(options.token, ReadToken(command.token_file));
+  }
+  // Without a log, what was given out before is unknown after a restart, with or without the file.
+  options.folder = command.folder;
+
+  std::vector<std::string> names = command.tables;
+  if (names.empty()) names = {"train"};
+  std::vector<std::unique_ptr<buffer::Buffer>> buffers;
+  std::map<std::string, buffer::ServedTable> tables;
+  for (const std::string& name : names) {
+    buffer::BufferListener listener;
+    listener.on_failure = [name](const Status& why) {
+      std::fprintf(stderr, "forebay: table %s takes no more appends: %s\n", name.c_str(),
+                   why.message().c_str());
+    };
+    buffer::Recovery recovery;
+    const buffer::BufferOptions buffer_options = OptionsOf(command, name);
+    FB_ASSIGN_OR_RETURN(auto opened,
+                        buffer::Buffer::Open(buffer_options, 0, std::move(listener), &recovery));
+    PrintRecovery(name, recovery);
+    buffers.push_back(std::move(opened));
+    if (!tables
+             .insert({name,
+                      {.buffer = buffers.back().get(),
+                       .implied_dispatch = true,
+                       .group_size = command.group_size,
+                       .record_bytes_max = buffer_options.record_bytes_max}})
+             .second) {
+      return InvalidArgument("table '" + name + "' is named twice");
+    }
+  }
+  FB_ASSIGN_OR_RETURN(const std::unique_ptr<buffer::Server> server,
+                      buffer::Server::Start(std::move(tables), options));
+  for (const std::string& address : server->addresses()) {
+    std::printf("serving on %s\n", address.c_str());
+  }
+  std::fflush(stdout);
+  interrupted.Wait();
+  server->Stop(Now() + kStopDeadline);
+  for (const auto& each : buffers) each->Close();
+  const buffer::ServerStats stats = server->stats();
+  std::printf("stopped: %lld appends, %lld takes, %lld connections\n",
+              static_cast<long long>(stats.appends), static_cast<long long>(stats.takes),
+              static_cast<long long>(stats.connections_total));
+  for (size_t i = 0; i < stats.refused.size(); ++i) {
+    if (stats.refused[i] == 0) continue;
+    std::printf("refused %s: %lld\n",
+                std::string(buffer::RefusalName(static_cast<buffer::Refusal>(i))).c_str(),
+                static_cast<long long>(stats.refused[i]));
+  }
+  return OkStatus();
+}
+
+void AddServe(CLI::App& parent, BufferApp& buffer) {
+  const auto command = std::make_shared<BufferServeCommand>();
+  CLI::App* app = parent.add_subcommand(
+      "serve", "a buffer for actors and readers in other processes, until interrupted");
+  app->add_option("folder", command->folder, "folder of the tables' logs; made if missing")
+      ->required();
+  app->add_option("--table", command->tables, "a table (repeatable; default: train)")
+      ->allow_extra_args(false);
+  app->add_option("--listen", command->listen,
+                  "unix:/path/to.sock or tcp:host:port (repeatable; default: "
+                  "unix:FOLDER/buffer.sock)")
+      ->allow_extra_args(false);
+  app->add_option("--durability", command->durability, "memory, os or sync")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"memory", "os", "sync"}));
+  app->add_option("--group-size", command->group_size, "trajectories that are given out together")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app->add_option("--max-staleness", command->max_staleness,
+                  "policy versions that a trajectory may be behind its reader's")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  const CLI::Range sizes(1, 1 << 20);
+  app->add_option("--memory-mb-max", command->memory_mb_max, "of each table")
+      ->capture_default_str()
+      ->check(sizes);
+  app->add_option("--disk-gb-max", command->disk_gb_max, "of each table; appends wait above it")
+      ->capture_default_str()
+      ->check(sizes);
+  app->add_option("--record-mb-max", command->record_mb_max, "of one trajectory")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  app->add_option("--token-file", command->token_file, "clients on TCP must know what it holds");
+  app->add_option("--certificate", command->certificate_file, "PEM: TLS on TCP");
+  app->add_option("--key", command->key_file, "PEM: of the certificate");
+  app->footer(
+      "TCP beyond loopback needs --certificate, --key and --token-file. Clients: the Python "
+      "package\n"
+      "forebay.buffer, forebay/buffer/client.h, or docs/buffer_protocol.md.");
+  buffer.run = [app, command, next = std::move(buffer.run)] {
+    if (app->parsed()) return BufferServe(*command);
+    return next ? next() : OkStatus();
+  };
+}
+
+}  // namespace forebay::apps
