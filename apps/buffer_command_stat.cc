@@ -18,6 +18,7 @@
 
 #include "apps/buffer_command.h"
 #include "apps/buffer_command_text.h"
+#include "apps/report.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/buffer/log_reader.h"
@@ -151,7 +152,7 @@ nlohmann::json ToJson(const LogReader& reader, const Found& f, bool quick) {
                        {"committed", batch.committed}});
   }
   out["state"] = {
-      {"ledger", LedgerJson(f.state->ledger)},     {"group_size", f.state->group_size},
+      {"ledger", nlohmann::json::parse(LedgerJson(f.state->ledger))},     {"group_size", f.state->group_size},
       {"ready_groups", f.state->ready_groups},     {"partial_groups", f.state->partial_groups},
       {"next_batch", f.state->next_batch},         {"committed_batch", f.state->committed_batch},
       {"released_batch", f.state->released_batch}, {"batches", batches}};

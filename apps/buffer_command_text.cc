@@ -40,18 +40,6 @@ nlohmann::json IdJson(const TrajectoryId& id) {
           {"task_id", id.task_id}};
 }
 
-nlohmann::json LedgerJson(const buffer::Ledger& ledger) {
-  nlohmann::json rejected = nlohmann::json::object();
-  for (int i = 0; i < buffer::kRejectReasons; ++i) {
-    rejected[std::string(RejectReasonName(static_cast<buffer::RejectReason>(i)))] =
-        ledger.rejected[static_cast<size_t>(i)];
-  }
-  return {
-      {"dispatched", ledger.dispatched}, {"trained", ledger.trained},     {"rejected", rejected},
-      {"pending", ledger.pending},       {"in_flight", ledger.in_flight}, {"late", ledger.late},
-      {"balanced", ledger.balanced()}};
-}
-
 std::string JsonText(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -15,7 +15,6 @@ namespace forebay::apps {
 std::string BytesText(int64_t bytes);        // "64.0 MiB"
 std::string IdText(const TrajectoryId& id);  // "trajectory 12 (group 3, member 1)"
 nlohmann::json IdJson(const TrajectoryId& id);
-nlohmann::json LedgerJson(const buffer::Ledger& ledger);
 // One line; text that is not UTF-8 gets replacement characters.
 std::string JsonText(const nlohmann::json& json);
 // What the reader could not read, to stderr.

@@ -175,6 +175,7 @@ class LogReader {
   bool IsNewest(const LogRecord& trajectory) const;
   // The content of a batch, from its newest lease and the trajectories' records, sorted by
   // (group_id, member). kNotFound: it was never leased, or not all of it is in the log any more.
+  // kDataLoss: what is there of it is damaged. `replay` is not set.
   Result<Batch> ReadBatch(int64_t batch_sequence);
 
   // What could not be read since the last call.

@@ -246,7 +246,7 @@ bool LogReader::IsNewest(const LogRecord& trajectory) const {
          int64_t{place->offset_64} * static_cast<int64_t>(kRecordAlign) == trajectory.offset;
 }
 
-// kNotFound: the place holds something else by now. `trajectory_id` 0: any.
+// kNotFound: its segment was recycled; kDataLoss: it is damaged. `trajectory_id` 0: any.
 Result<std::string> LogReader::ReadPayload(const Place& place, int64_t trajectory_id) {
   const auto segment = std::ranges::find(segments_, place.segment, &SegmentInfo::number);
   if (segment == segments_.end()) return NotFound("its segment was recycled");
@@ -256,7 +256,9 @@ Result<std::string> LogReader::ReadPayload(const Place& place, int64_t trajector
   FB_RETURN_IF_ERROR(file->ReadAt(at, raw, sizeof(raw)));
   const std::optional<RecordHeader> header = ParseHeader({raw, sizeof(raw)}, place.segment);
   if (!header || (trajectory_id != 0 && header->trajectory_id != trajectory_id)) {
-    return NotFound("its record was recycled, or is damaged");
+    const SegmentInfo now = Look(segment->file);
+    return now.number == place.segment ? DataLoss("its record is damaged")
+                                       : NotFound("its segment was recycled");
   }
   if (RecordBytes(header->payload_bytes) > file->bytes() - at) {
     return DataLoss("its record is cut short");
@@ -297,15 +299,13 @@ Result<Batch> LogReader::ReadBatch(int64_t batch_sequence) {
   }
   for (const int64_t id : ids) {
     const Place* place = PlaceOf(id);
-    const auto gone = [&](std::string_view why) {
-      return NotFound(fmt::format("batch {} is not whole in the log any more: trajectory {}: {}",
-                                  batch_sequence, id, why));
-    };
-    if (place == nullptr) return gone("its record was recycled, or is damaged");
-    const Result<std::string> payload = ReadPayload(*place, id);
-    if (!payload.ok()) return gone(payload.status().message());
-    Result<Trajectory> trajectory = Decode(*payload);
-    if (!trajectory.ok()) return gone(trajectory.status().message());
+    const Result<std::string> payload =
+        place == nullptr ? NotFound("its record is not there") : ReadPayload(*place, id);
+    Result<Trajectory> trajectory = payload.ok() ? Decode(*payload) : payload.status();
+    if (!trajectory.ok()) {
+      return trajectory.status().WithContext(fmt::format(
+          "batch {} is not whole in the log any more: trajectory {}", batch_sequence, id));
+    }
     batch.trajectories.push_back(std::make_shared<const Trajectory>(std::move(*trajectory)));
   }
   std::ranges::sort(batch.trajectories, {}, [](const TrajectoryPtr& t) {

@@ -151,7 +151,7 @@ TEST(LogReader, ReadsBatches) {
   EXPECT_EQ(reader->ReadBatch(0).status().code(), StatusCode::kNotFound);
 }
 
-TEST(LogReader, ABatchThatIsNotWholeIsNotFound) {
+TEST(LogReader, ADamagedBatchIsDataLoss) {
   const TestFolder folder;
   LiveALife(folder.path());
   const auto reader = OpenReader(folder.path());
@@ -162,7 +162,7 @@ TEST(LogReader, ABatchThatIsNotWholeIsNotFound) {
   }
   ASSERT_TRUE(reader->Refresh().ok());
   const Status gone = reader->ReadBatch(1).status();
-  EXPECT_EQ(gone.code(), StatusCode::kNotFound);
+  EXPECT_EQ(gone.code(), StatusCode::kDataLoss);
   EXPECT_THAT(gone.message(), HasSubstr("trajectory 137"));
   EXPECT_TRUE(reader->ReadBatch(2).ok());
 }

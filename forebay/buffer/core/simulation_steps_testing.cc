@@ -122,6 +122,7 @@ void Simulation::Ask(Job job) {
 
 void Simulation::OnAppended(const Job& job, const Status& status) {
   const TrajectoryId& id = job.id;
+  if (getenv("SIM_TRACE")) printf("append %ld group %ld.%d fails %d: %s\n", id.trajectory_id, id.group_id, id.member, job.fails, status.ToString().c_str());  // TRACE
   if (status.ok() && job.fails) {
     vacant_.push_back({id.group_id, id.member, id.attempt + 1, id.task_id});
   } else if (status.ok()) {
@@ -172,6 +173,7 @@ void Simulation::CloseOne() {
 void Simulation::Close(int64_t group) {
   const Table before = core_->table();
   const Status closed = core_->CloseGroup(group);
+  if (getenv("SIM_TRACE")) printf("close %ld %s\n", group, closed.ToString().c_str());  // TRACE
   if (!closed.ok() && closed.code() != StatusCode::kNotFound) return;
   for (const TrajectoryId& id : before.PendingIds()) {
     if (id.group_id == group) rejected_.insert(id.trajectory_id);
@@ -196,6 +198,7 @@ void Simulation::LeaseOne() {
       core_->Lease(static_cast<int64_t>(1 + rng_.Below(2)), learner_version_, Now());
   if (!batch.ok() || dead()) return;
   Lease lease{.learner_version = batch->learner_version};
+  if (getenv("SIM_TRACE")) { printf("lease %ld replay %d:", batch->sequence, batch->replay); for (auto& t : batch->trajectories) printf(" %ld", t->id.trajectory_id); printf("\n"); }  // TRACE
   for (const TrajectoryPtr& t : batch->trajectories) {
     if (!batch->replay) {
       EXPECT_LE(learner_version_ - t->min_version(), options_.max_staleness);
@@ -253,6 +256,7 @@ void Simulation::CheckpointOne() {
     }
   }
   checkpoint_ = trained_;
+  if (getenv("SIM_TRACE")) printf("checkpoint %ld\n", checkpoint_);  // TRACE
   checkpoints_.push_back(checkpoint_);
   if (rng_.Below(4) != 0) core_->Commit(checkpoint_).ok();
   if (options_.retain_committed && rng_.Below(2) == 0) {
@@ -298,6 +302,7 @@ void Simulation::EndTake() {
   }
   const Status status = core_->Acknowledge(held.taken.take_id);
   if (!status.ok() || dead()) return;
+  if (getenv("SIM_TRACE")) { printf("ack"); for (auto& t : held.taken.trajectories) printf(" %ld", t.id.trajectory_id); printf("\n"); }  // TRACE
   for (const TrajectoryView& t : held.taken.trajectories) {
     consumed_.insert(t.id.trajectory_id);
     (options_.durability == Durability::kOs ? read_ : read_unsure_).insert(t.id.trajectory_id);

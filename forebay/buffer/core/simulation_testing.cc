@@ -127,6 +127,7 @@ void Simulation::ChooseCheckpoint() {
 Status Simulation::TryOpen(Recovery* recovery) {
   BufferListener listener;
   listener.on_rejected = [this](const TrajectoryId& id, RejectReason reason) {
+    if (getenv("SIM_TRACE")) printf("rejected %ld reason %d\n", id.trajectory_id, (int)reason);  // TRACE
     if (dead() || (reason != RejectReason::kStale && reason != RejectReason::kQuarantined)) return;
     EXPECT_TRUE(reason == RejectReason::kStale || ever_flipped_)
         << "trajectory " << id.trajectory_id << " is damaged";
@@ -175,6 +176,12 @@ bool Simulation::Open() {
 void Simulation::AfterOpen(const Recovery& recovery) {
   const Table table = core_->table();
   const Ledger ledger = table.ledger();
+  if (getenv("SIM_TRACE")) {  // TRACE
+    printf("open: checkpoint %ld committed %ld released %ld next %ld trained %ld pending %ld rej", checkpoint_, table.committed_batch(), table.released_batch(), table.next_batch(), ledger.trained, ledger.pending);  // TRACE
+    for (auto r : ledger.rejected) printf(" %ld", r);  // TRACE
+    printf("\n"); for (auto& n : recovery.notes) printf("   %s\n", n.c_str());  // TRACE
+    for (int64_t b = 1; b < table.next_batch(); ++b) if (auto* s = table.FindBatch(b)) { printf("  batch %ld retained %d:", b, s->retained); for (auto& m : table.Members(s->groups)) printf(" %ld", m.id.trajectory_id); printf("\n"); }  // TRACE
+  }  // TRACE
   ASSERT_TRUE(ledger.balanced());
   EXPECT_EQ(ledger.in_flight, 0);
   EXPECT_LT(ledger.dispatched, next_id_);
@@ -222,6 +229,9 @@ void Simulation::CheckAcknowledged(const Table& table, const Recovery& recovery)
     if (ended(id) || pending.count(id) > 0) continue;
     ++lost;
     names += std::to_string(id) + " ";
+    for (const auto& [sequence, lease] : leases_) {
+      if (std::ranges::count(lease.ids, id) > 0) names += fmt::format("(of batch {}) ", sequence);
+    }
   }
   if (flipped_) {
     EXPECT_LE(lost, table.ledger().rejected[At(RejectReason::kQuarantined)] +
@@ -312,6 +322,7 @@ void Simulation::End() {
 
 // Everything is trained on, read or closed: then there is room again.
 void Simulation::Drain() {
+  if (getenv("SIM_TRACE")) printf("drain\n");  // TRACE
   disk_.SetFaults({});
   core_->Pause(false, false);
   for (int round = 0; round < 10; ++round) {
