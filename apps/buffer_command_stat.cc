@@ -151,11 +151,14 @@ nlohmann::json ToJson(const LogReader& reader, const Found& f, bool quick) {
                        {"groups", batch.groups},
                        {"committed", batch.committed}});
   }
-  out["state"] = {
-      {"ledger", nlohmann::json::parse(LedgerJson(f.state->ledger))},     {"group_size", f.state->group_size},
-      {"ready_groups", f.state->ready_groups},     {"partial_groups", f.state->partial_groups},
-      {"next_batch", f.state->next_batch},         {"committed_batch", f.state->committed_batch},
-      {"released_batch", f.state->released_batch}, {"batches", batches}};
+  out["state"] = {{"ledger", nlohmann::json::parse(LedgerJson(f.state->ledger))},
+                  {"group_size", f.state->group_size},
+                  {"ready_groups", f.state->ready_groups},
+                  {"partial_groups", f.state->partial_groups},
+                  {"next_batch", f.state->next_batch},
+                  {"committed_batch", f.state->committed_batch},
+                  {"released_batch", f.state->released_batch},
+                  {"batches", batches}};
   return out;
 }
 
