@@ -355,7 +355,7 @@ Result<Recovered> Recoverer::Finish() {
   }
   RestoreCommits(table, committed_batch_, consumed, report_);
   VerifyPayloads();
-  EndAttempts(table, damaged_ids_);
+  EndAttempts(table, damaged_ids_, options_.implied_dispatch);
   table.MarkReplays();
   CheckReplays(table, committed_batch_, report_);
   report_.records = records_;

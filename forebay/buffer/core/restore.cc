@@ -79,8 +79,12 @@ void GiveUpTrajectory(Table& table, const TrajectoryId& id, Recovery& report) {
                   id.trajectory_id, id.group_id, id.member));
 }
 
-void EndAttempts(Table& table, const std::set<int64_t>& damaged) {
+void EndAttempts(Table& table, const std::set<int64_t>& damaged, bool implied_dispatch) {
   for (const TrajectoryId& id : table.InFlightIds()) {
+    if (implied_dispatch) {
+      table.Undispatch(id).ok();
+      continue;
+    }
     table
         .Reject(id, damaged.count(id.trajectory_id) > 0 ? RejectReason::kQuarantined
                                                         : RejectReason::kLostInCrash)

@@ -17,8 +17,9 @@ void RestoreCommits(Table& table, int64_t committed_batch, const std::set<int64_
                     Recovery& report);
 // Its record is lost: it must be sampled again.
 void GiveUpTrajectory(Table& table, const TrajectoryId& id, Recovery& report);
-// Nobody works on attempts in flight any more.
-void EndAttempts(Table& table, const std::set<int64_t>& damaged);
+// Nobody works on attempts in flight any more. With implied dispatch their appends were not
+// acknowledged, and may be repeated: they never were.
+void EndAttempts(Table& table, const std::set<int64_t>& damaged, bool implied_dispatch);
 // Replays must follow the committed batch without a gap: each is one optimizer step. Counts them.
 void CheckReplays(Table& table, int64_t committed_batch, Recovery& report);
 

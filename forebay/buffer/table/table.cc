@@ -259,6 +259,17 @@ Status Table::CloseGroup(int64_t group_id, std::vector<TrajectoryId>* closed) {
   return OkStatus();
 }
 
+Status Table::Undispatch(const TrajectoryId& id) {
+  if (!InFlight(id)) {
+    return NotFound(fmt::format("attempt {} of member {} of group {} is not in flight",
+                                id.trajectory_id, id.member, id.group_id));
+  }
+  Vacate(FindOpen(id));
+  dispatched_.Erase(id.trajectory_id);
+  --ledger_.dispatched;
+  return OkStatus();
+}
+
 // Its slots are vacant, or let go.
 void Table::FinishGroup(uint32_t g) {
   const Group& group = store_.group(g);

@@ -102,6 +102,9 @@ class Table {
   std::vector<TrajectoryId> RejectStale(int64_t learner_version, int64_t max_staleness);
   void CountLate() { ++ledger_.late; }
 
+  // The attempt in flight never was: its id can be dispatched again. kNotFound.
+  Status Undispatch(const TrajectoryId& id);
+
   // ---- where the records are
   // Of a pending or retained trajectory.
   std::optional<PendingInfo> Where(int64_t trajectory_id) const;
