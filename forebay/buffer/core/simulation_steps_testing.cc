@@ -122,7 +122,9 @@ void Simulation::Ask(Job job) {
 
 void Simulation::OnAppended(const Job& job, const Status& status) {
   const TrajectoryId& id = job.id;
-  if (getenv("SIM_TRACE")) printf("append %ld group %ld.%d fails %d: %s\n", id.trajectory_id, id.group_id, id.member, job.fails, status.ToString().c_str());  // TRACE
+  if (getenv("SIM_TRACE"))
+    printf("append %ld group %ld.%d fails %d: %s\n", id.trajectory_id, id.group_id, id.member,
+           job.fails, status.ToString().c_str());  // TRACE
   if (status.ok() && job.fails) {
     vacant_.push_back({id.group_id, id.member, id.attempt + 1, id.task_id});
   } else if (status.ok()) {
@@ -176,6 +178,7 @@ void Simulation::Close(int64_t group) {
   if (getenv("SIM_TRACE")) printf("close %ld %s\n", group, closed.ToString().c_str());  // TRACE
   if (!closed.ok() && closed.code() != StatusCode::kNotFound) return;
   for (const TrajectoryId& id : before.PendingIds()) {
+    if (getenv("SIM_TRACE")) printf(" pend %ld.%ld", id.group_id, id.trajectory_id);  // TRACE
     if (id.group_id == group) rejected_.insert(id.trajectory_id);
   }
   std::erase_if(in_flight_, [&](const Job& job) { return job.id.group_id == group; });
@@ -198,7 +201,11 @@ void Simulation::LeaseOne() {
       core_->Lease(static_cast<int64_t>(1 + rng_.Below(2)), learner_version_, Now());
   if (!batch.ok() || dead()) return;
   Lease lease{.learner_version = batch->learner_version};
-  if (getenv("SIM_TRACE")) { printf("lease %ld replay %d:", batch->sequence, batch->replay); for (auto& t : batch->trajectories) printf(" %ld", t->id.trajectory_id); printf("\n"); }  // TRACE
+  if (getenv("SIM_TRACE")) {
+    printf("lease %ld replay %d:", batch->sequence, batch->replay);
+    for (auto& t : batch->trajectories) printf(" %ld", t->id.trajectory_id);
+    printf("\n");
+  }  // TRACE
   for (const TrajectoryPtr& t : batch->trajectories) {
     if (!batch->replay) {
       EXPECT_LE(learner_version_ - t->min_version(), options_.max_staleness);
@@ -302,7 +309,11 @@ void Simulation::EndTake() {
   }
   const Status status = core_->Acknowledge(held.taken.take_id);
   if (!status.ok() || dead()) return;
-  if (getenv("SIM_TRACE")) { printf("ack"); for (auto& t : held.taken.trajectories) printf(" %ld", t.id.trajectory_id); printf("\n"); }  // TRACE
+  if (getenv("SIM_TRACE")) {
+    printf("ack");
+    for (auto& t : held.taken.trajectories) printf(" %ld", t.id.trajectory_id);
+    printf("\n");
+  }  // TRACE
   for (const TrajectoryView& t : held.taken.trajectories) {
     consumed_.insert(t.id.trajectory_id);
     (options_.durability == Durability::kOs ? read_ : read_unsure_).insert(t.id.trajectory_id);

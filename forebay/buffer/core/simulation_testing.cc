@@ -73,11 +73,13 @@ void Simulation::Run() {
     if (Open()) {
       if (testing::Test::HasFailure()) return;
       if (rng_.Below(2) == 0) {
-        disk_.SetFaults({.write_error = rng_.Below(3),
-                         .write_full = rng_.Below(3),
-                         .sync_error = rng_.Below(8),
-                         .create_full = rng_.Below(2) * rng_.Below(500),
-                         .read_error = rng_.Below(6) == 0 ? rng_.Below(30) : 0});
+        const DiskFaults faults{.write_error = rng_.Below(3),
+                                .write_full = rng_.Below(3),
+                                .sync_error = rng_.Below(8),
+                                .create_full = rng_.Below(2) * rng_.Below(500),
+                                .read_error = rng_.Below(6) == 0 ? rng_.Below(30) : 0};
+        disk_.SetFaults(faults);
+        ever_flipped_ = ever_flipped_ || faults.read_error > 0;
       }
       if (rng_.Below(3) == 0) ArmCrash(rng_.Below(200));
       for (uint64_t steps = rng_.Below(250); steps > 0 && !disk_.dead(); --steps) {
@@ -127,7 +129,8 @@ void Simulation::ChooseCheckpoint() {
 Status Simulation::TryOpen(Recovery* recovery) {
   BufferListener listener;
   listener.on_rejected = [this](const TrajectoryId& id, RejectReason reason) {
-    if (getenv("SIM_TRACE")) printf("rejected %ld reason %d\n", id.trajectory_id, (int)reason);  // TRACE
+    if (getenv("SIM_TRACE"))
+      printf("rejected %ld reason %d\n", id.trajectory_id, (int)reason);  // TRACE
     if (dead() || (reason != RejectReason::kStale && reason != RejectReason::kQuarantined)) return;
     EXPECT_TRUE(reason == RejectReason::kStale || ever_flipped_)
         << "trajectory " << id.trajectory_id << " is damaged";
@@ -177,10 +180,18 @@ void Simulation::AfterOpen(const Recovery& recovery) {
   const Table table = core_->table();
   const Ledger ledger = table.ledger();
   if (getenv("SIM_TRACE")) {  // TRACE
-    printf("open: checkpoint %ld committed %ld released %ld next %ld trained %ld pending %ld rej", checkpoint_, table.committed_batch(), table.released_batch(), table.next_batch(), ledger.trained, ledger.pending);  // TRACE
+    printf("open: checkpoint %ld committed %ld released %ld next %ld trained %ld pending %ld rej",
+           checkpoint_, table.committed_batch(), table.released_batch(), table.next_batch(),
+           ledger.trained, ledger.pending);            // TRACE
     for (auto r : ledger.rejected) printf(" %ld", r);  // TRACE
-    printf("\n"); for (auto& n : recovery.notes) printf("   %s\n", n.c_str());  // TRACE
-    for (int64_t b = 1; b < table.next_batch(); ++b) if (auto* s = table.FindBatch(b)) { printf("  batch %ld retained %d:", b, s->retained); for (auto& m : table.Members(s->groups)) printf(" %ld", m.id.trajectory_id); printf("\n"); }  // TRACE
+    printf("\n");
+    for (auto& n : recovery.notes) printf("   %s\n", n.c_str());  // TRACE
+    for (int64_t b = 1; b < table.next_batch(); ++b)
+      if (auto* s = table.FindBatch(b)) {
+        printf("  batch %ld retained %d:", b, s->retained);
+        for (auto& m : table.Members(s->groups)) printf(" %ld", m.id.trajectory_id);
+        printf("\n");
+      }  // TRACE
   }  // TRACE
   ASSERT_TRUE(ledger.balanced());
   EXPECT_EQ(ledger.in_flight, 0);
@@ -284,9 +295,7 @@ void Simulation::CheckReplays(const Table& table) {
 
 void Simulation::End() {
   history_.clear();
-  if (core_ != nullptr && !disk_.dead()) {
-    released_ = core_->table().released_batch();
-  }
+  if (core_ != nullptr) released_ = core_->table().released_batch();
   dying_ = true;
   if (disk_.dead()) {
     history_ = "a crash in the middle of something";
@@ -351,6 +360,7 @@ void Simulation::Drain() {
     PumpNow();
     if (disk_.dead()) return;
     done = acknowledged_.count(id.trajectory_id) > 0;
+    std::erase_if(in_flight_, [&](const Job& j) { return j.id == id; });
     if (!done && core_->Reject(id, RejectReason::kOutcome).code() == StatusCode::kUnavailable)
       return;
   }
