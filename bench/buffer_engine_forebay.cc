@@ -1,6 +1,5 @@
 #include "bench/buffer_engine_forebay.h"
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
@@ -8,7 +7,6 @@
 #include <string>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "bench/buffer_engine.h"
 #include "forebay/base/clock.h"
@@ -26,44 +24,29 @@ class ForebayEngine final : public Engine {
   ForebayEngine(std::string folder, buffer::Durability durability)
       : folder_(std::move(folder)), durability_(durability) {}
 
-  Status Open(int writers, int /*readers*/) override {
+  Status Open(int /*writers*/, int /*readers*/) override {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
-    FB_ASSIGN_OR_RETURN(
-        buffer_,
-        buffer::Buffer::Open(
-            {.folder = folder_, .durability = durability_, .group_size = 1, .max_staleness = 1}, 0,
-            {}, nullptr));
-    writers_ = std::vector<Writer>(static_cast<size_t>(writers));
+    FB_ASSIGN_OR_RETURN(buffer_, buffer::Buffer::Open({.folder = folder_,
+                                                       .durability = durability_,
+                                                       .group_size = 1,
+                                                       .max_staleness = 1,
+                                                       .implied_dispatch = true},
+                                                      0, {}, nullptr));
     return OkStatus();
   }
 
-  Status Prepare(const Record& record) override {
-    Writer& writer = writers_[static_cast<size_t>(record.writer)];
-    FB_ASSIGN_OR_RETURN(writer.next, Decode(record.bytes));
-    return buffer_->Dispatch(writer.next.id);
-  }
-
   Status Insert(const Record& record) override {
-    Writer& writer = writers_[static_cast<size_t>(record.writer)];
-    writer.acknowledged.store(false);
-    buffer_->Append(std::move(writer.next), Deadline(), [&writer](const Status& status) {
-      writer.status = status;
-      writer.acknowledged.store(true);
-      writer.acknowledged.notify_one();
-    });
-    writer.acknowledged.wait(false);
-    return writer.status;
+    return buffer_->AppendEncodedAndWait(record.bytes, {.deadline = Deadline()});
   }
 
   Status Sample(int /*reader*/, BatchSink& sink) override {
-    FB_ASSIGN_OR_RETURN(const buffer::Batch batch, buffer_->Lease(kBatchRecords, 0, Deadline()));
-    for (const auto& trajectory : batch.trajectories) {
-      const std::string encoded = Encode(*trajectory);
-      if (!sink.Add(encoded.data(), encoded.size())) return DataLoss("a record grew");
+    FB_ASSIGN_OR_RETURN(const buffer::Taken taken,
+                        buffer_->Take({.groups = kBatchRecords}, Deadline()));
+    for (const buffer::TrajectoryView& view : taken.trajectories) {
+      if (!sink.Add(view.encoded.data(), view.encoded.size())) return DataLoss("a record grew");
     }
-    FB_RETURN_IF_ERROR(buffer_->MarkTrained(batch.sequence));
-    return buffer_->Commit(batch.sequence);
+    return buffer_->Acknowledge(taken.take_id);
   }
 
   Status Close() override {
@@ -75,16 +58,9 @@ class ForebayEngine final : public Engine {
   }
 
  private:
-  struct Writer {
-    Trajectory next;
-    std::atomic<bool> acknowledged{false};
-    Status status;
-  };
-
   const std::string folder_;
   const buffer::Durability durability_;
   std::unique_ptr<buffer::Buffer> buffer_;
-  std::vector<Writer> writers_;
 };
 
 }  // namespace

@@ -10,8 +10,7 @@
 
 namespace forebay::bench {
 
-// Groups of one trajectory; a batch is committed as soon as it was copied out, as by a learner that
-// takes a checkpoint after each step.
+// Groups of one trajectory, taken oldest first and acknowledged as soon as they were copied out.
 Result<std::unique_ptr<Engine>> MakeForebay(const std::string& folder,
                                             buffer::Durability durability);
 

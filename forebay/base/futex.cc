@@ -28,9 +28,16 @@ bool FutexWait(const std::atomic<uint32_t>& word, uint32_t expected, TimePoint d
   return result == 0 || errno != ETIMEDOUT;
 }
 
-void FutexWakeAll(const std::atomic<uint32_t>& word) {
+namespace {
+
+void Wake(const std::atomic<uint32_t>& word, int waiters) {
   const auto* address = reinterpret_cast<const uint32_t*>(&word);
-  ::syscall(SYS_futex, address, FUTEX_WAKE_PRIVATE, INT_MAX);
+  ::syscall(SYS_futex, address, FUTEX_WAKE_PRIVATE, waiters);
 }
+
+}  // namespace
+
+void FutexWakeOne(const std::atomic<uint32_t>& word) { Wake(word, 1); }
+void FutexWakeAll(const std::atomic<uint32_t>& word) { Wake(word, INT_MAX); }
 
 }  // namespace forebay

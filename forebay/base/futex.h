@@ -11,6 +11,7 @@ namespace forebay {
 
 // Returns when the word is not `expected`, at a wake-up, or after the deadline (false then).
 bool FutexWait(const std::atomic<uint32_t>& word, uint32_t expected, TimePoint deadline);
+void FutexWakeOne(const std::atomic<uint32_t>& word);
 void FutexWakeAll(const std::atomic<uint32_t>& word);
 
 }  // namespace forebay

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "fmt/core.h"
+#include "forebay/base/adaptive_mutex.h"
 #include "forebay/base/clock.h"
-#include "forebay/base/mutex.h"
 #include "forebay/base/rng.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
@@ -35,7 +35,7 @@ constexpr int64_t kSegmentBytesMin = int64_t{64} << 10;
 // An offset in a segment is 32 bits of 64 bytes.
 constexpr int64_t kSegmentBytesMax = int64_t{1} << 37;
 // In memory, small ones: what was just read is still in the cache when it is written again.
-constexpr int64_t kMemorySegmentBytes = int64_t{4} << 20;
+constexpr int64_t kMemorySegmentBytes = int64_t{1} << 20;
 
 int64_t RoundDown(int64_t bytes, int64_t to) { return bytes / to * to; }
 
@@ -74,9 +74,7 @@ static BufferOptions Fitted(BufferOptions options) {
   const bool memory = options.durability == Durability::kMemory;
   const int64_t limit = memory ? options.memory_bytes_max : options.disk_bytes_max;
   int64_t bytes = std::min(options.segment_bytes, limit / kSegmentsMin);
-  if (memory) {
-    bytes = std::min(bytes, std::max(kMemorySegmentBytes, 2 * options.record_bytes_max));
-  }
+  if (memory) bytes = std::min(bytes, kMemorySegmentBytes);
   options.segment_bytes = std::max(kSegmentBytesMin, RoundDown(bytes, kBlockBytes));
   // Fewer than these and nothing would ever be recycled.
   (memory ? options.memory_bytes_max : options.disk_bytes_max) =
@@ -111,8 +109,8 @@ Result<std::unique_ptr<Core>> Core::Open(FileSystem* files, const BufferOptions&
     FB_RETURN_IF_ERROR(core->StartLog(files, std::move(recovered)));
     // Everything that recovery decided is durable before anybody builds on it.
     FB_RETURN_IF_ERROR(core->WriteState());
-    core->Maintain();
   }
+  core->Maintain();
   if (!manual) core->keeper_ = std::thread([c = core.get()] { c->Keep(); });
   if (recovery != nullptr) *recovery = std::move(report);
   return core;
@@ -134,7 +132,11 @@ Status Core::StartLog(FileSystem* files, Recovered recovered) {
                       Log::Open(files, log,
                                 {.on_acknowledged = [this] { Publish(); },
                                  .on_failure = [this](const Status& why) { OnLogFailure(why); },
-                                 .on_work = [this] { Signal(); }}));
+                                 .on_work =
+                                     [this] {
+                                       recycle_due_ = true;
+                                       Signal();
+                                     }}));
   return OkStatus();
 }
 
@@ -166,7 +168,7 @@ void Core::Note(RecordHeader header, std::string_view payload, Done done) {
 }
 
 Status Core::Dispatch(const TrajectoryId& id) {
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   FB_RETURN_IF_ERROR(RefusalLocked());
   FB_RETURN_IF_ERROR(table_.Dispatch(id));
   RecordHeader header{.type = RecordType::kDispatch};
@@ -191,7 +193,7 @@ Status Core::Reject(const TrajectoryId& id, RejectReason reason) {
   if (static_cast<int>(reason) >= kRejectReasons) return InvalidArgument("unknown reason");
   Calls calls;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     if (!failed_.ok()) return failed_;
     FB_RETURN_IF_ERROR(table_.Reject(id, reason));
     NoteRejected({id}, reason, calls);
@@ -204,7 +206,7 @@ Status Core::Reject(const TrajectoryId& id, RejectReason reason) {
 Status Core::CloseGroup(int64_t group_id) {
   Status status;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     if (!failed_.ok()) return failed_;
     std::vector<TrajectoryId> closed;
     status = table_.CloseGroup(group_id, &closed);
@@ -219,7 +221,7 @@ Status Core::CloseGroup(int64_t group_id) {
 
 void Core::Pause(bool appends, bool readers) {
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     appends_paused_ = appends;
     readers_paused_ = readers;
     readers_.NotifyAll();
@@ -231,7 +233,7 @@ void Core::Pause(bool appends, bool readers) {
 void Core::Unblock(const std::string& reason) {
   Calls calls;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     ++unblocked_;
     unblock_reason_ = reason;
     FailWaiting(Unavailable("unblocked: " + reason), calls);
@@ -241,18 +243,18 @@ void Core::Unblock(const std::string& reason) {
 }
 
 std::vector<GroupInfo> Core::Inspect(int64_t from_group_id, int64_t limit) const {
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   return table_.Inspect(from_group_id, limit);
 }
 
 Ledger Core::ledger() const {
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   return table_.ledger();
 }
 
 BufferStats Core::stats() const {
   const LogStats log = log_->stats();
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   return {.ready_groups = table_.ready_groups(),
           .partial_groups = table_.partial_groups(),
           .kept_bytes = table_.pending_bytes(),
@@ -276,7 +278,7 @@ void Core::Pump() {
 void Core::Close() {
   Calls calls;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     if (!closed_) {
       closed_ = true;
       FailWaiting(Unavailable("the buffer is closed"), calls);

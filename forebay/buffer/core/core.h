@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "forebay/base/adaptive_mutex.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/mutex.h"
 #include "forebay/base/rng.h"
@@ -69,7 +70,7 @@ class Core : public Buffer {
   void Pump();
   // The state now, for inspection.
   Table table() const {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     return table_;
   }
 
@@ -109,11 +110,12 @@ class Core : public Buffer {
                     LogSlot* slot);
   Status CheckAppend(const TrajectorySummary& summary, bool* duplicate, Done& done)
       FB_REQUIRES(mutex_);
-  bool TryReserve(const TrajectorySummary& summary, float priority, size_t bytes, Done& done,
+  bool TryReserve(const TrajectorySummary& summary, float priority, size_t bytes, const Done& done,
                   LogSlot* slot) FB_REQUIRES(mutex_);
+  Status FinishAppend(const LogSlot& slot);
   void Admit(Calls& calls);
   void Publish();
-  Status Settle(const LogEntry& entry, Calls& calls) FB_REQUIRES(mutex_);
+  Status SettleEntry(const LogEntry& entry, Calls& calls) FB_REQUIRES(mutex_);
   void FailWaiting(const Status& why, Calls& calls) FB_REQUIRES(mutex_);
   void SweepDeadlines(TimePoint now);
   std::string RoomText() const FB_REQUIRES(mutex_);
@@ -140,7 +142,8 @@ class Core : public Buffer {
   bool StateDue() FB_REQUIRES(mutex_);
   std::vector<uint32_t> DeadSegments() const FB_REQUIRES(mutex_);
   Status WriteState();
-  void RecycleMemory();
+  void RecycleNow();
+  void Recycle();
   bool MakeRoom();
   void Move(uint32_t number);
   static void Run(Calls& calls);
@@ -151,8 +154,8 @@ class Core : public Buffer {
   std::unique_ptr<FileSystem> owned_files_;
   std::unique_ptr<FolderLock> folder_lock_;
 
-  mutable Mutex mutex_;
-  CondVar readers_;  // Lease and Take wait here
+  mutable AdaptiveMutex mutex_;
+  AdaptiveCondVar readers_;  // Lease and Take wait here
   Table table_ FB_GUARDED_BY(mutex_);
   Rng rng_ FB_GUARDED_BY(mutex_);
   std::deque<Waiting> waiting_ FB_GUARDED_BY(mutex_);  // for room
@@ -182,6 +185,10 @@ class Core : public Buffer {
   Mutex failure_mutex_;
   Status untold_failure_ FB_GUARDED_BY(failure_mutex_);
 
+  // Set when a segment was rolled: whoever did it recycles others, because the keeper may not get
+  // a processor for milliseconds when many threads append.
+  std::atomic<bool> recycle_due_{false};
+  std::atomic_flag recycling_;  // held by whoever recycles
   std::atomic<uint32_t> work_{0};
   std::atomic<bool> stop_keeper_{false};
   std::unique_ptr<Log> log_;

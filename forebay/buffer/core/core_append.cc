@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "fmt/core.h"
+#include "forebay/base/adaptive_mutex.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/futex.h"
-#include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/buffer/core/core.h"
@@ -63,12 +63,12 @@ class Waiter {
 void Core::EndWithoutTraining(const TrajectoryId& id, RejectReason reason, const Done& done) {
   Status status;
   if (options_.implied_dispatch) {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     if (!table_.Dispatched(id.trajectory_id)) status = table_.Dispatch(id);
   }
   if (status.ok()) status = Reject(id, reason);
   if (status.code() == StatusCode::kNotFound) {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     table_.CountLate();
   }
   if (done) done(status);
@@ -89,7 +89,9 @@ void Core::AppendEncoded(std::string_view encoded, const AppendOptions& options,
   if (log_->sync()) {
     log_->Kick();
   } else {
-    Publish();
+    const Status status = FinishAppend(slot);
+    done(status);
+    RecycleNow();
   }
 }
 
@@ -100,11 +102,13 @@ Status Core::AppendEncodedAndWait(std::string_view encoded, const AppendOptions&
   const Place place = StartAppend(encoded, options, done, &slot);
   if (place == Place::kReserved) {
     log_->Fill(slot, encoded);
-    if (log_->sync()) {
-      log_->Await(slot.group, options.deadline);
-    } else {
-      Publish();
+    if (!log_->sync()) {
+      Status status = FinishAppend(slot);
+      delete waiter;  // nobody else has it
+      RecycleNow();
+      return status;
     }
+    log_->Await(slot.group, options.deadline);
   }
   // The keeper ends a wait for room at its deadline, with the reason: let it speak first.
   constexpr auto kKeeperIsLate = std::chrono::seconds(1);
@@ -114,6 +118,20 @@ Status Core::AppendEncodedAndWait(std::string_view encoded, const AppendOptions&
                                              "the append was not acknowledged in time; it may "
                                              "still become durable");
   waiter->Unref();
+  return status;
+}
+
+// kOs, kMemory: what was filled is durable; it becomes pending.
+Status Core::FinishAppend(const LogSlot& slot) {
+  Status status;
+  Calls calls;
+  {
+    AdaptiveLock lock(mutex_);
+    status = SettleEntry({.header = slot.header, .offset_64 = slot.offset_64}, calls);
+    log_->Settle(slot);
+    WakeReaders();
+  }
+  Run(calls);
   return status;
 }
 
@@ -152,7 +170,7 @@ Core::Place Core::StartAppend(std::string_view encoded, const AppendOptions& opt
   Status ended;
   bool duplicate = false;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     ended = CheckAppend(*summary, &duplicate, done);
     if (ended.ok() && !duplicate) {
       if (waiting_.empty() && !appends_paused_ &&
@@ -172,6 +190,10 @@ Core::Place Core::StartAppend(std::string_view encoded, const AppendOptions& opt
     if (done) done(ended);
     return Place::kEnded;
   }
+  // There may be room, and others before it: all who append help to get them through.
+  Calls calls;
+  Admit(calls);
+  RecycleNow();
   Signal();
   return Place::kWaits;
 }
@@ -204,13 +226,13 @@ Status Core::CheckAppend(const TrajectorySummary& summary, bool* duplicate, Done
   return OkStatus();
 }
 
-bool Core::TryReserve(const TrajectorySummary& summary, float priority, size_t bytes, Done& done,
-                      LogSlot* slot) {
+bool Core::TryReserve(const TrajectorySummary& summary, float priority, size_t bytes,
+                      const Done& done, LogSlot* slot) {
   RecordHeader header{.type = RecordType::kTrajectory,
                       .min_version = static_cast<uint32_t>(summary.min_version),
                       .priority = priority};
   header.SetId(summary.id);
-  return log_->Reserve(Log::Kind::kTrajectory, header, bytes, done, slot);
+  return log_->Reserve(Log::Kind::kTrajectory, header, bytes, log_->sync() ? done : nullptr, slot);
 }
 
 // Lets waiting appends go on, in order, as far as there is room.
@@ -220,7 +242,7 @@ void Core::Admit(Calls& calls) {
     LogSlot slot;
     Waiting next;
     {
-      MutexLock lock(mutex_);
+      AdaptiveLock lock(mutex_);
       if (waiting_.empty() || appends_paused_) break;
       Waiting& first = waiting_.front();
       const bool gone = !table_.InFlight(first.summary.id);  // rejected while it waited
@@ -243,22 +265,25 @@ void Core::Admit(Calls& calls) {
     }
     log_->Fill(slot, next.encoded);
     filled = true;
+    if (log_->sync()) continue;
+    const Status status = FinishAppend(slot);
+    next.done(status);
   }
   if (filled && log_->sync()) log_->Kick();
-  if (filled && !log_->sync()) Publish();
   Run(calls);
 }
 
-// Everything that has become durable becomes pending, in log order; then its owners are told.
+// kSync: everything that has become durable becomes pending, in log order; then its owners are
+// told.
 void Core::Publish() {
   Log::Acknowledged acknowledged;
   std::vector<Status> results;  // of the last entries; those before are OK
   Calls calls;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     log_->TakeAcknowledged(&acknowledged);
     for (const LogEntry& entry : acknowledged.entries) {
-      Status status = Settle(entry, calls);
+      Status status = SettleEntry(entry, calls);
       if (!status.ok() && results.empty()) {
         results.resize(static_cast<size_t>(&entry - acknowledged.entries.data()));
       }
@@ -274,7 +299,7 @@ void Core::Publish() {
   Log::Wake(acknowledged);
 }
 
-Status Core::Settle(const LogEntry& entry, Calls& calls) {
+Status Core::SettleEntry(const LogEntry& entry, Calls& calls) {
   const RecordHeader& header = entry.header;
   const Status lost = entry.durable ? OkStatus() : log_->failed();
   if (header.type != RecordType::kTrajectory) return lost;
@@ -327,7 +352,7 @@ std::string Core::RoomText() const {
 void Core::SweepDeadlines(TimePoint now) {
   Calls calls;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     for (auto it = waiting_.begin(); it != waiting_.end();) {
       if (it->deadline > now) {
         ++it;

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "forebay/base/adaptive_mutex.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/futex.h"
 #include "forebay/base/mutex.h"
@@ -54,7 +55,7 @@ void Core::TellFailure() {
   if (why.ok()) return;
   Calls calls;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     failed_ = why;
     FailWaiting(why, calls);
     readers_.NotifyAll();
@@ -75,7 +76,7 @@ void Core::Keep() {
     Maintain();
     TimePoint until = Now() + kIdle;
     {
-      MutexLock lock(mutex_);
+      AdaptiveLock lock(mutex_);
       for (const Waiting& w : waiting_) until = std::min(until, w.deadline);
       if (!waiting_.empty()) until = std::min(until, Now() + Duration(kRetryFullDisk));
       if (const std::optional<TimePoint> expiry = table_.next_expiry()) {
@@ -89,57 +90,70 @@ void Core::Keep() {
 
 void Core::Maintain() {
   TellFailure();
-  const Status prepared = log_->Maintain();
+  while (recycling_.test_and_set(std::memory_order_acquire)) recycling_.wait(true);
+  Recycle();
+  bool tight = false;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
+    tight = !waiting_.empty() && !log_->HasRoom() && log_->failed().ok();
+  }
+  if (tight) {
+    // What is dead at one state goes after the next one.
+    if (logged()) WriteState().ok();
+    if (logged()) WriteState().ok();
+    if (!log_->HasRoom() && MakeRoom()) {
+      Recycle();
+      if (logged()) WriteState().ok();
+      if (logged()) WriteState().ok();
+    }
+  }
+  recycling_.clear(std::memory_order_release);
+  recycling_.notify_one();
+  const Status prepared =
+      log_->Maintain();  // an error is no failure yet: a full disk may have room
+  {
+    AdaptiveLock lock(mutex_);
     disk_error_ = prepared;
   }
-  if (logged() && log_->failed().ok()) {
-    // What is dead at one state goes after the next one: should the newer be lost, the older still
-    // finds what it needs.
-    bool due = false, tight = false;
-    {
-      MutexLock lock(mutex_);
-      due = StateDue();
-      tight = !waiting_.empty() && !log_->HasRoom();
-    }
-    if (due) WriteState().ok();  // later, perhaps
-    if (tight) {
-      WriteState().ok();
-      WriteState().ok();
-      if (!log_->HasRoom() && MakeRoom()) {
-        WriteState().ok();
-        WriteState().ok();
-      }
-    }
-  } else if (!logged()) {
-    RecycleMemory();
-    bool tight = false;
-    {
-      MutexLock lock(mutex_);
-      tight = !waiting_.empty() && !log_->HasRoom();
-    }
-    if (tight && MakeRoom()) RecycleMemory();
-  }
-  log_->Maintain().ok();  // what was recycled may be a spare now; else as above
   const TimePoint now = Now();
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     const auto expired = static_cast<int64_t>(table_.ExpireTakes(now).size());
     expired_takes_ += expired;
     if (expired > 0) readers_.NotifyAll();
   }
-  Publish();  // notes of the mapped log that wait to be told
   SweepDeadlines(now);
 }
 
-void Core::RecycleMemory() {
-  std::vector<uint32_t> dead;
-  {
-    MutexLock lock(mutex_);
-    dead = DeadSegments();
+// By an append that rolled to a new segment.
+void Core::RecycleNow() {
+  if (!recycle_due_.load(std::memory_order_relaxed)) return;
+  if (recycling_.test_and_set(std::memory_order_acquire)) return;  // somebody does
+  if (recycle_due_.exchange(false)) Recycle();
+  recycling_.clear(std::memory_order_release);
+  recycling_.notify_one();
+}
+
+// Segments that nobody needs become spares. Those of a log on disk only when a state says so: what
+// is dead at one state goes after the next one, so that should the newer be lost, the older still
+// finds what it needs.
+void Core::Recycle() {
+  log_->SealMapped();
+  if (!logged()) {
+    std::vector<uint32_t> dead;
+    {
+      AdaptiveLock lock(mutex_);
+      dead = DeadSegments();
+    }
+    log_->Recycle(dead);
+    return;
   }
-  log_->Recycle(dead);
+  bool due = false;
+  {
+    AdaptiveLock lock(mutex_);
+    due = StateDue() && log_->failed().ok();
+  }
+  if (due) WriteState().ok();  // later, perhaps
 }
 
 bool Core::StateDue() {
@@ -159,7 +173,7 @@ std::vector<uint32_t> Core::DeadSegments() const {
 // that one that is waited for does not hold a whole segment.
 bool Core::MakeRoom() {
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     const int64_t oldest = table_.released_batch() + 1;
     if (oldest <= table_.committed_batch()) {
       table_.Release(oldest);
@@ -169,7 +183,7 @@ bool Core::MakeRoom() {
   }
   uint32_t victim = 0;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     const int64_t room = log_->RoomToMove();
     const std::vector<uint32_t> sealed = log_->Recyclable();
     for (const SegmentLive& live : table_.SegmentsByLiveBytes()) {
@@ -200,7 +214,7 @@ void Core::Move(uint32_t number) {
     if (!payload.ok()) continue;  // whoever takes it will find it
     LogSlot slot;
     {
-      MutexLock lock(mutex_);
+      AdaptiveLock lock(mutex_);
       const auto where = table_.Where(record.header.trajectory_id);
       if (!where || where->segment != number || where->offset_64 != offset_64) continue;
       RecordHeader header = record.header;
@@ -208,12 +222,9 @@ void Core::Move(uint32_t number) {
       if (!log_->Reserve(Log::Kind::kMove, header, payload->size(), {}, &slot)) break;
     }
     log_->Fill(slot, *payload);
+    if (!log_->sync()) FinishAppend(slot).ok();
   }
-  if (log_->sync()) {
-    log_->Flush().ok();
-  } else {
-    Publish();
-  }
+  if (log_->sync()) log_->Flush().ok();
 }
 
 Status Core::WriteState() {
@@ -221,7 +232,7 @@ Status Core::WriteState() {
   std::vector<uint32_t> dead;
   int64_t at_bytes = 0;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     state.sequence = log_->last_sequence();
     state.replay_from = log_->oldest_unacknowledged();
     state.table = table_.EncodeSnapshot();

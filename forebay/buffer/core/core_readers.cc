@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "fmt/core.h"
+#include "forebay/base/adaptive_mutex.h"
 #include "forebay/base/check.h"
 #include "forebay/base/clock.h"
-#include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/buffer/core/core.h"
@@ -152,7 +152,7 @@ Result<Batch> Core::Lease(int64_t groups, int64_t learner_version, TimePoint dea
   if (groups < 1) return InvalidArgument(fmt::format("a lease of {} groups: at least 1", groups));
   uint64_t unblocked = 0;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     unblocked = unblocked_;
   }
   while (true) {
@@ -161,7 +161,7 @@ Result<Batch> Core::Lease(int64_t groups, int64_t learner_version, TimePoint dea
     int64_t sequence = 0;
     bool fresh = false;
     {
-      MutexLock lock(mutex_);
+      AdaptiveLock lock(mutex_);
       FB_RETURN_IF_ERROR(RefusalLocked());
       if (!lease_error_.ok()) return std::exchange(lease_error_, OkStatus());
       BatchState* const next = leasing_ == 0 ? table_.NextToHandOut() : nullptr;
@@ -208,7 +208,7 @@ Result<Batch> Core::Lease(int64_t groups, int64_t learner_version, TimePoint dea
     if (sequence != 0) {
       std::vector<TrajectoryId> damaged;
       Result<std::vector<TrajectoryPtr>> loaded = Load(pinned, &damaged);
-      MutexLock lock(mutex_);
+      AdaptiveLock lock(mutex_);
       if (loaded.ok()) {
         loaded_[sequence] = std::move(*loaded);
         if (fresh) {
@@ -227,7 +227,6 @@ Result<Batch> Core::Lease(int64_t groups, int64_t learner_version, TimePoint dea
       }
     }
     Run(calls);
-    if (!log_->sync()) Publish();  // the lease, at once
     if (manual_) Pump();
   }
 }
@@ -245,6 +244,11 @@ void Core::LogLease(const BatchState& batch) {
   const std::string payload = EncodeLease(record);
   // Twice: a lost lease could make a checkpoint's batch be trained on again.
   Note({.type = RecordType::kLease}, payload);
+  if (!log_->sync()) {
+    Note({.type = RecordType::kLease}, payload);
+    leasing_ = 0;
+    return;
+  }
   Note({.type = RecordType::kLease}, payload,
        [this, sequence = batch.sequence](const Status& status) {
          OnLeaseWritten(sequence, status);
@@ -252,7 +256,7 @@ void Core::LogLease(const BatchState& batch) {
 }
 
 void Core::OnLeaseWritten(int64_t sequence, const Status& status) {
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   if (!status.ok()) {
     table_.UnleaseFrom(sequence);
     loaded_.erase(sequence);
@@ -264,7 +268,7 @@ void Core::OnLeaseWritten(int64_t sequence, const Status& status) {
 
 Status Core::MarkTrained(int64_t batch_sequence) {
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     FB_RETURN_IF_ERROR(table_.MarkTrained(batch_sequence));
     if (logged() || batch_sequence <= table_.committed_batch()) return OkStatus();
     // Memory does not outlive the process, so nothing is ever replayed from it.
@@ -278,7 +282,7 @@ Status Core::MarkTrained(int64_t batch_sequence) {
 Status Core::Commit(int64_t batch_sequence) {
   int64_t before = 0;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     if (batch_sequence <= table_.committed_batch()) return OkStatus();
     if (!failed_.ok()) return failed_;
     before = table_.committed_batch();
@@ -299,7 +303,7 @@ Status Core::Commit(int64_t batch_sequence) {
 
 Status Core::Release(int64_t batch_sequence) {
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     if (!failed_.ok()) return failed_;
     if (batch_sequence > table_.committed_batch()) {
       return FailedPrecondition(fmt::format("batch {} is not committed: the last one is {}",
@@ -320,7 +324,7 @@ Result<Batch> Core::ReadBatch(int64_t batch_sequence, int32_t shard, int32_t sha
   Batch batch{.sequence = batch_sequence};
   Pinned pinned;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     const BatchState* state = table_.FindBatch(batch_sequence);
     if (state == nullptr) {
       return NotFound(fmt::format("batch {} is not there: {} are released, {} is leased next",
@@ -351,7 +355,7 @@ Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
   }
   uint64_t unblocked = 0;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     unblocked = unblocked_;
   }
   while (true) {
@@ -359,7 +363,7 @@ Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
     Pinned pinned;
     std::optional<int64_t> take_id;
     {
-      MutexLock lock(mutex_);
+      AdaptiveLock lock(mutex_);
       FB_RETURN_IF_ERROR(RefusalLocked());
       if (!readers_paused_) {
         NoteRejected(table_.RejectStale(options.learner_version, options_.max_staleness),
@@ -386,7 +390,7 @@ Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
       return taken;
     }
     {
-      MutexLock lock(mutex_);
+      AdaptiveLock lock(mutex_);
       if (table_.GiveBackTake(*take_id).ok()) Quarantine(damaged, calls);
     }
     Run(calls);
@@ -394,7 +398,7 @@ Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
 }
 
 Status Core::Acknowledge(int64_t take_id) {
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   if (!failed_.ok()) return failed_;
   if (logged()) {
     if (const TakeState* take = table_.FindTake(take_id)) {
@@ -414,7 +418,7 @@ Status Core::Acknowledge(int64_t take_id) {
 }
 
 Status Core::GiveBack(int64_t take_id) {
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   FB_RETURN_IF_ERROR(table_.GiveBackTake(take_id));
   readers_.NotifyAll();
   return OkStatus();

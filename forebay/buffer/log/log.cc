@@ -12,9 +12,9 @@
 #include <string_view>
 #include <utility>
 
+#include "forebay/base/adaptive_mutex.h"
 #include "forebay/base/check.h"
 #include "forebay/base/futex.h"
-#include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/buffer/log/crc32c.h"
@@ -61,11 +61,12 @@ bool Log::MayUseRest(Kind kind, int64_t record_bytes) const {
 int64_t Log::MoveLimit() const { return active_->capacity / 8 * 7; }
 
 int64_t Log::RoomToMove() const {
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   return spares_.empty() ? MoveLimit() - active_->used : options_.segment_bytes / 2;
 }
 
 int64_t Log::payload_bytes_max() const {
+  if (!durable()) return options_.memory_bytes_max / 2;  // it gets a segment of its own size
   return options_.segment_bytes - static_cast<int64_t>(kDataBegin) - 3 * kBlock -
          static_cast<int64_t>(kRecordAlign);
 }
@@ -74,22 +75,21 @@ bool Log::Reserve(Kind kind, const RecordHeader& header, size_t payload_bytes,
                   std::function<void(Status)> done, LogSlot* slot) {
   const int64_t bytes = RecordBytes(payload_bytes);
   FB_CHECK(static_cast<int64_t>(payload_bytes) <= payload_bytes_max(), "a record too large");
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   if (!failed_.ok() || stopping_) return false;
   if (sync() && !groups_.empty() && groups_.back()->open &&
       groups_.back()->end - groups_.back()->begin >= kGroupBytes) {
     CloseGroup(*groups_.back());
   }
   if (!MayUseRest(kind, bytes)) return false;
-  if (!Fits(bytes) && !Roll(kind)) return false;
+  if (!Fits(bytes) && !Roll(kind, bytes)) return false;
   Segment& segment = *active_;
   slot->header = header;
   slot->header.payload_bytes = static_cast<uint32_t>(payload_bytes);
   slot->header.sequence = next_sequence_++;
   slot->header.segment = segment.number;
   slot->at = segment.memory.get() + segment.used;
-  slot->filled = nullptr;
-  const auto offset_64 = static_cast<uint32_t>(segment.used / static_cast<int64_t>(kRecordAlign));
+  slot->offset_64 = static_cast<uint32_t>(segment.used / static_cast<int64_t>(kRecordAlign));
   if (sync()) slot->group = JoinGroup(bytes, slot->header.sequence);
   segment.used += bytes;
   segment.last_sequence = slot->header.sequence;
@@ -98,9 +98,10 @@ bool Log::Reserve(Kind kind, const RecordHeader& header, size_t payload_bytes,
   reserved_bytes_ += bytes;
   if (kind != Kind::kNote || done) {
     ++segment.unacknowledged;
-    pending_.emplace_back(
-        LogEntry{.header = slot->header, .offset_64 = offset_64, .done = std::move(done)}, active_);
-    if (!sync()) slot->filled = &pending_.back().filled;
+    pending_.push_back(
+        {.entry = {.header = slot->header, .offset_64 = slot->offset_64, .done = std::move(done)},
+         .segment = active_});
+    slot->settled = &pending_.back().settled;
   }
   return true;
 }
@@ -131,7 +132,6 @@ void Log::Fill(LogSlot& slot, std::string_view payload) {
   // The header comes last: where it is whole after a crash of the process, so is the payload.
   std::atomic_thread_fence(std::memory_order_release);
   std::memcpy(at, &slot.header, sizeof(slot.header));
-  if (slot.filled != nullptr) slot.filled->store(true, std::memory_order_release);
   if (slot.group != nullptr && slot.group->copying.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     FutexWakeAll(slot.group->copying);
   }
@@ -143,10 +143,10 @@ void Log::Note(const RecordHeader& header, std::string_view payload,
   if (!Reserve(Kind::kNote, header, payload.size(), done, &slot)) {
     // The log has failed, or is failing now; on_failure tells everybody.
     Fail(ResourceExhausted("there is no room for a note on any segment"));
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     if (done) {
-      pending_.emplace_back(LogEntry{.header = header, .durable = false, .done = std::move(done)},
-                            nullptr);
+      pending_.push_back({.entry = {.header = header, .durable = false, .done = std::move(done)},
+                          .segment = nullptr});
     }
     return;
   }
@@ -154,19 +154,23 @@ void Log::Note(const RecordHeader& header, std::string_view payload,
   Kick();
 }
 
+void Log::Settle(const LogSlot& slot) {
+  AdaptiveLock lock(mutex_);
+  *slot.settled = true;
+  while (!pending_.empty() && pending_.front().settled) {
+    --pending_.front().segment->unacknowledged;
+    pending_.pop_front();
+  }
+}
+
 void Log::TakeAcknowledged(Acknowledged* out) {
-  MutexLock lock(mutex_);
-  out->entries.clear();
-  while (!pending_.empty()) {
+  AdaptiveLock lock(mutex_);
+  while (sync() && !pending_.empty()) {
     Pending& next = pending_.front();
-    if (next.segment != nullptr) {
-      const bool durable = sync() ? next.entry.header.sequence <= durable_sequence_
-                                  : next.filled.load(std::memory_order_acquire);
-      // After a failure nothing is waited for; but a mapped record is as durable as ever.
-      if (!durable && (failed_.ok() || !sync())) break;
-      next.entry.durable = durable;
-      --next.segment->unacknowledged;
-    }
+    next.entry.durable = next.segment != nullptr && next.entry.header.sequence <= durable_sequence_;
+    // After a failure nothing is waited for.
+    if (!next.entry.durable && failed_.ok()) break;
+    if (next.segment != nullptr) --next.segment->unacknowledged;
     out->entries.push_back(std::move(next.entry));
     pending_.pop_front();
   }
@@ -182,27 +186,27 @@ void Log::Wake(const Acknowledged& acknowledged) {
 }
 
 Status Log::failed() const {
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   return failed_;
 }
 
 int64_t Log::last_sequence() const {
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   return next_sequence_ - 1;
 }
 
 int64_t Log::oldest_unacknowledged() const {
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   return pending_.empty() ? next_sequence_ : pending_.front().entry.header.sequence;
 }
 
 int64_t Log::reserved_bytes() const {
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   return reserved_bytes_;
 }
 
 LogStats Log::stats() const {
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   LogStats stats{.records = records_,
                  .flushes = flushes_,
                  .disk_bytes = disk_bytes_,

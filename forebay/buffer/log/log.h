@@ -8,7 +8,9 @@
 //            write of the next.
 //   kOs      it is copied into a shared mapping of the segment's file, which outlives the process.
 //   kMemory  it is copied into memory. Notes are not even written.
-// Acknowledgements come in log order.
+// With kSync acknowledgements come in log order. With the others a record stands for itself: its
+// header is written last, and recovery looks past what a killed process had not finished; to wait
+// for all earlier ones would let every thread that lost its processor in a copy stop all others.
 #pragma once
 
 #include <atomic>
@@ -23,8 +25,8 @@
 #include <thread>
 #include <vector>
 
+#include "forebay/base/adaptive_mutex.h"
 #include "forebay/base/clock.h"
-#include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/buffer/log/file.h"
@@ -67,9 +69,10 @@ struct LogEntry {
 // Where a reserved record is to be written.
 struct LogSlot {
   RecordHeader header;
+  uint32_t offset_64 = 0;
   char* at = nullptr;
-  std::atomic<bool>* filled = nullptr;  // kOs, kMemory
-  std::shared_ptr<FlushGroup> group;    // kSync
+  bool* settled = nullptr;            // kOs, kMemory
+  std::shared_ptr<FlushGroup> group;  // kSync
 };
 
 // A segment that is there when the log is opened.
@@ -116,15 +119,18 @@ class Log {
 
   enum class Kind { kNote, kTrajectory, kMove };
   // Takes the next place in the log. Never blocks. False: no room for a trajectory before segments
-  // are prepared or recycled (on_work), or the log has failed. `done` is in the entry that
+  // are prepared or recycled (on_work), or the log has failed. `done` (kSync) is in the entry that
   // TakeAcknowledged gives. Notes, and records that move, can use the last spare segment too, since
   // they are what frees others; a log without room for a note has failed.
   bool Reserve(Kind kind, const RecordHeader& header, size_t payload_bytes,
                std::function<void(Status)> done, LogSlot* slot);
-  // Copies the payload to its place, checksummed. Call it soon: later records wait for it. Then
-  // kOs, kMemory: on_acknowledged is for the caller to do; kSync: Await or Kick.
+  // Copies the payload to its place, checksummed. Call it soon: the segment waits for it. Then
+  // kOs, kMemory: it is as durable as it gets, so tell whom it concerns, then Settle; kSync: Await
+  // or Kick.
   void Fill(LogSlot& slot, std::string_view payload);
-  // Reserve and Fill of a note, and Kick. With `done` it is acknowledged, without it is forgotten.
+  // kOs, kMemory: the owner's state has the record.
+  void Settle(const LogSlot& slot);
+  // Reserve and Fill of a note, and Kick. `done` is for kSync: else it is durable on return.
   void Note(const RecordHeader& header, std::string_view payload,
             std::function<void(Status)> done = {});
   // kSync: somebody flushes soon.
@@ -138,8 +144,8 @@ class Log {
   // Manual mode.
   void Pump();
 
-  // The entries that became durable since the last call, in log order; after a failure also those
-  // that did not. The owner calls Wake with the groups after it has told everybody.
+  // kSync: the entries that became durable since the last call, in log order; after a failure also
+  // those that did not. The owner calls Wake with the groups after it has told everybody.
   struct Acknowledged {
     std::vector<LogEntry> entries;
     std::vector<std::shared_ptr<FlushGroup>> groups;
@@ -149,7 +155,8 @@ class Log {
 
   Status failed() const;
   int64_t last_sequence() const;
-  // The first entry that is not taken by TakeAcknowledged; last_sequence() + 1 if there is none.
+  // The first entry that is not taken by TakeAcknowledged, or settled; last_sequence() + 1 if there
+  // is none.
   int64_t oldest_unacknowledged() const;
   int64_t reserved_bytes() const;  // since it was opened
   bool HasRoom() const;            // for another segment of trajectories
@@ -164,6 +171,8 @@ class Log {
   static Result<std::string_view> Read(const Segment& segment, const std::shared_ptr<char>& memory,
                                        uint32_t offset_64, uint32_t payload_bytes,
                                        int64_t trajectory_id, std::unique_ptr<char[]>* buffer);
+  // kOs: full segments get their index once all of their records are there.
+  void SealMapped();
   // The records of a sealed segment, pads left out; empty if its index cannot be read.
   static std::vector<ScannedRecord> Records(const Segment& segment,
                                             const std::shared_ptr<char>& memory);
@@ -184,9 +193,7 @@ class Log {
   struct Pending {
     LogEntry entry;
     std::shared_ptr<Segment> segment;
-    std::atomic<bool> filled{false};
-    explicit Pending(LogEntry e, std::shared_ptr<Segment> s)
-        : entry(std::move(e)), segment(std::move(s)) {}
+    bool settled = false;
   };
 
   Log(FileSystem* files, const LogOptions& options, LogCallbacks callbacks);
@@ -194,7 +201,8 @@ class Log {
   bool Fits(int64_t record_bytes) const FB_REQUIRES(mutex_);
   int64_t MoveLimit() const FB_REQUIRES(mutex_);
   bool MayUseRest(Kind kind, int64_t record_bytes) const FB_REQUIRES(mutex_);
-  bool Roll(Kind kind) FB_REQUIRES(mutex_);
+  bool Roll(Kind kind, int64_t record_bytes) FB_REQUIRES(mutex_);
+  bool AddSpareFor(int64_t record_bytes) FB_REQUIRES(mutex_);
   void Activate(std::shared_ptr<Segment> segment) FB_REQUIRES(mutex_);
   std::shared_ptr<FlushGroup> JoinGroup(int64_t bytes, int64_t sequence) FB_REQUIRES(mutex_);
   void CloseGroup(FlushGroup& group) FB_REQUIRES(mutex_);
@@ -202,7 +210,6 @@ class Log {
   void Seal(const std::shared_ptr<Segment>& segment);
   void RunFlusher();
   void Fail(const Status& why);
-  void SealMapped();
   Result<std::shared_ptr<Segment>> NewSegment(uint32_t file_id);
   Status AttachMemory(Segment& segment) const;
   bool SpareWanted() const FB_REQUIRES(mutex_);
@@ -212,8 +219,8 @@ class Log {
   const LogOptions options_;
   const LogCallbacks callbacks_;
 
-  mutable Mutex mutex_;
-  CondVar flusher_wake_;
+  mutable AdaptiveMutex mutex_;
+  AdaptiveCondVar flusher_wake_;
   std::shared_ptr<Segment> active_ FB_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Segment>> spares_ FB_GUARDED_BY(mutex_);
   std::map<uint32_t, std::shared_ptr<Segment>> segments_ FB_GUARDED_BY(mutex_);  // used ones

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <utility>
 
+#include "forebay/base/adaptive_mutex.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/futex.h"
-#include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/log/file.h"
 #include "forebay/buffer/log/log.h"
@@ -50,7 +50,7 @@ void Log::CloseGroup(FlushGroup& group) {
 void Log::FlushFront() {
   std::shared_ptr<FlushGroup> group;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     if (groups_.empty()) {  // the log failed meanwhile
       flushing_ = false;
       return;
@@ -72,7 +72,7 @@ void Log::FlushFront() {
                                        static_cast<size_t>(group->end - group->begin)));
   }
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     if (status.ok() && failed_.ok()) durable_sequence_ = group->last_sequence;
     written_.push_back(group);
     ++flushes_;
@@ -92,7 +92,7 @@ void Log::FlushFront() {
 void Log::Fail(const Status& why) {
   Status failed;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     if (!failed_.ok()) return;
     failed_ = Unavailable("the buffer's log takes no more records: " + why.message());
     failed = failed_;
@@ -105,7 +105,7 @@ void Log::Fail(const Status& why) {
 
 void Log::Kick() {
   if (!sync()) return;
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   if (!flushing_ && !groups_.empty()) flusher_wake_.NotifyOne();
 }
 
@@ -113,7 +113,7 @@ bool Log::Await(const std::shared_ptr<FlushGroup>& group, TimePoint deadline) {
   while (group->done.load(std::memory_order_acquire) == 0) {
     bool lead = false;
     {
-      MutexLock lock(mutex_);
+      AdaptiveLock lock(mutex_);
       lead = !flushing_ && !groups_.empty();
       if (lead) flushing_ = true;
     }
@@ -131,7 +131,7 @@ Status Log::Flush() {
   while (true) {
     std::shared_ptr<FlushGroup> last;
     {
-      MutexLock lock(mutex_);
+      AdaptiveLock lock(mutex_);
       if (!failed_.ok()) return failed_;
       last = groups_.empty() ? in_flight_ : groups_.back();
     }
@@ -143,7 +143,7 @@ Status Log::Flush() {
 void Log::Pump() {
   while (true) {
     {
-      MutexLock lock(mutex_);
+      AdaptiveLock lock(mutex_);
       if (groups_.empty()) return;
       flushing_ = true;
     }
@@ -154,7 +154,7 @@ void Log::Pump() {
 void Log::RunFlusher() {
   while (true) {
     {
-      MutexLock lock(mutex_);
+      AdaptiveLock lock(mutex_);
       while (!stopping_ && (flushing_ || groups_.empty())) {
         flusher_wake_.WaitUntil(mutex_, Now() + kIdle);
       }

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "fmt/core.h"
+#include "forebay/base/adaptive_mutex.h"
 #include "forebay/base/check.h"
-#include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/buffer/log/file.h"
@@ -33,6 +33,9 @@ namespace {
 constexpr size_t kSparesForNotes = 1;
 constexpr size_t kSparesWanted = 2;
 constexpr size_t kSparesMax = 8;  // more are given back to the disk
+// In memory segments are small, so there are more of them.
+constexpr size_t kMemorySparesWanted = 16;
+constexpr size_t kMemorySparesMax = 64;
 constexpr int kFlushers = 2;
 
 // The bytes of a file or none, given back when the last view of them goes.
@@ -58,7 +61,7 @@ Result<std::unique_ptr<Log>> Log::Open(FileSystem* files, const LogOptions& opti
                                        LogCallbacks callbacks) {
   std::unique_ptr<Log> log(new Log(files, options, std::move(callbacks)));
   {
-    MutexLock lock(log->mutex_);
+    AdaptiveLock lock(log->mutex_);
     for (const KnownSegment& known : options.segments) {
       auto segment = std::make_shared<Segment>();
       segment->number = known.number;
@@ -75,14 +78,14 @@ Result<std::unique_ptr<Log>> Log::Open(FileSystem* files, const LogOptions& opti
   }
   for (size_t i = 0; i < 1 + kSparesForNotes; ++i) {
     FB_ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, log->NewSegment(log->next_file_id_++));
-    MutexLock lock(log->mutex_);
+    AdaptiveLock lock(log->mutex_);
     log->spares_.push_back(std::move(segment));
   }
   if (log->durable()) {
     if (log->sync()) FB_RETURN_IF_ERROR(files->SyncFolder(options.folder));
   }
   {
-    MutexLock lock(log->mutex_);
+    AdaptiveLock lock(log->mutex_);
     std::shared_ptr<Segment> first = log->spares_.front();
     log->spares_.pop_front();
     log->Activate(std::move(first));
@@ -99,7 +102,7 @@ Log::~Log() {
   std::shared_ptr<Segment> active;
   std::deque<std::shared_ptr<Segment>> spares;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     stopping_ = true;
     flusher_wake_.NotifyAll();
     active = std::move(active_);
@@ -149,7 +152,7 @@ Result<std::shared_ptr<Segment>> Log::NewSegment(uint32_t file_id) {
     if (durable()) files_->Remove(Path(file_id)).ok();
     return attached;
   }
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   disk_bytes_ += segment->capacity;
   return segment;
 }
@@ -173,7 +176,12 @@ void Log::Activate(std::shared_ptr<Segment> segment) {
 }
 
 // The next segment; what the old one still needs to be complete is on its way.
-bool Log::Roll(Kind kind) {
+bool Log::Roll(Kind kind, int64_t record_bytes) {
+  const bool large = record_bytes > options_.segment_bytes / 2;
+  if (!durable() && (large || spares_.size() <= kSparesForNotes)) {
+    const bool added = AddSpareFor(large ? record_bytes : options_.segment_bytes / 2);
+    if (large && !added) return false;
+  }
   if (spares_.size() <= (kind == Kind::kTrajectory ? kSparesForNotes : 0)) return false;
   if (sync()) {
     if (!groups_.empty() && groups_.back()->open) CloseGroup(*groups_.back());
@@ -194,6 +202,20 @@ bool Log::Roll(Kind kind) {
   spares_.pop_front();
   Activate(std::move(next));
   callbacks_.on_work();
+  return true;
+}
+
+// kMemory: a segment as large as the record needs is the next one.
+bool Log::AddSpareFor(int64_t record_bytes) {
+  auto segment = std::make_shared<Segment>();
+  constexpr auto kBlock = static_cast<int64_t>(kBlockBytes);
+  segment->capacity =
+      std::max(options_.segment_bytes, (record_bytes + 8 * kBlock) / kBlock * kBlock);
+  if (disk_bytes_ + segment->capacity > options_.memory_bytes_max) return false;
+  segment->memory = AnonymousMemory(static_cast<size_t>(segment->capacity));
+  if (segment->memory == nullptr) return false;
+  disk_bytes_ += segment->capacity;
+  spares_.push_front(std::move(segment));
   return true;
 }
 
@@ -225,7 +247,7 @@ void Log::Seal(const std::shared_ptr<Segment>& segment) {
     return;
   }
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     segment->sealed = true;
   }
   callbacks_.on_work();
@@ -234,7 +256,7 @@ void Log::Seal(const std::shared_ptr<Segment>& segment) {
 void Log::SealMapped() {
   std::vector<std::shared_ptr<Segment>> ready;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     // Its last records may still be copied; notes are filled under the owner's lock.
     const auto begin = std::stable_partition(to_seal_.begin(), to_seal_.end(),
                                              [](const auto& s) { return s->unacknowledged > 0; });
@@ -245,24 +267,24 @@ void Log::SealMapped() {
 }
 
 bool Log::SpareWanted() const {
-  return !stopping_ && failed_.ok() && spares_.size() < kSparesWanted &&
+  return !stopping_ && failed_.ok() &&
+         spares_.size() < (durable() ? kSparesWanted : kMemorySparesWanted) &&
          disk_bytes_ + options_.segment_bytes <=
              (durable() ? options_.disk_bytes_max : options_.memory_bytes_max);
 }
 
 Status Log::Maintain() {
-  if (durable() && !sync()) SealMapped();
   while (true) {
     uint32_t file_id = 0;
     {
-      MutexLock lock(mutex_);
+      AdaptiveLock lock(mutex_);
       DropColdMemory();
       if (!SpareWanted()) return OkStatus();
       file_id = next_file_id_++;
     }
     FB_ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, NewSegment(file_id));
     if (sync()) FB_RETURN_IF_ERROR(files_->SyncFolder(options_.folder));
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     spares_.push_back(std::move(segment));
   }
 }
@@ -293,18 +315,18 @@ void Log::DropColdMemory() {
 }
 
 bool Log::HasRoom() const {
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   return spares_.size() > kSparesForNotes;
 }
 
 std::shared_ptr<Segment> Log::Pin(uint32_t number) const {
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   const auto it = segments_.find(number);
   return it == segments_.end() ? nullptr : it->second;
 }
 
 std::shared_ptr<char> Log::MemoryOf(const Segment& segment) const {
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   return segment.memory;
 }
 
@@ -337,7 +359,7 @@ std::vector<ScannedRecord> Log::Records(const Segment& segment,
 }
 
 std::vector<uint32_t> Log::Recyclable() const {
-  MutexLock lock(mutex_);
+  AdaptiveLock lock(mutex_);
   std::vector<uint32_t> numbers;
   for (const auto& [number, segment] : segments_) {
     if (segment->sealed && segment->unacknowledged == 0) numbers.push_back(number);
@@ -348,7 +370,7 @@ std::vector<uint32_t> Log::Recyclable() const {
 void Log::Recycle(std::span<const uint32_t> numbers) {
   std::vector<std::shared_ptr<Segment>> remove;
   {
-    MutexLock lock(mutex_);
+    AdaptiveLock lock(mutex_);
     for (const uint32_t number : numbers) {
       const auto it = segments_.find(number);
       if (it == segments_.end() || it->second.use_count() > 1 || it->second->memory.use_count() > 1)
@@ -356,7 +378,8 @@ void Log::Recycle(std::span<const uint32_t> numbers) {
       std::shared_ptr<Segment> segment = std::move(it->second);
       segments_.erase(it);
       const bool whole = segment->capacity == options_.segment_bytes && segment->memory != nullptr;
-      if (whole && spares_.size() < kSparesMax && !stopping_) {
+      const size_t spares_max = durable() ? kSparesMax : kMemorySparesMax;
+      if (whole && spares_.size() < spares_max && !stopping_) {
         // The last one to go is the first to come back: its memory is the warmest.
         spares_.push_front(std::move(segment));
       } else {
