@@ -30,7 +30,14 @@ bool Replay::NeedsPayload(const RecordHeader& header) const {
           header.type == RecordType::kConsume);
 }
 
+int64_t Replay::FinishState() {
+  if (table_.Restoring()) not_found_ += table_.FinishRestore();
+  return not_found_;
+}
+
 void Replay::Apply(const RecordHeader& header, uint32_t offset_64, std::string_view payload) {
+  // What the state has is found in records up to it, the later ones change it.
+  if (header.sequence > state_sequence_) FinishState();
   if (header.type == RecordType::kTrajectory) {
     return ApplyTrajectory(header, {.min_version = header.min_version,
                                     .priority = header.priority,

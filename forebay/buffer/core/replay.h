@@ -27,6 +27,10 @@ class Replay {
   bool NeedsPayload(const RecordHeader& header) const;
   void Apply(const RecordHeader& header, uint32_t offset_64, std::string_view payload);
 
+  // After the last record. Gives how many pending trajectories of the state were not found, if it
+  // did not list them.
+  int64_t FinishState();
+
   Table& table() { return table_; }
   // Pending trajectories of the state whose record was not seen where the state says it is.
   std::vector<TrajectoryId> Unseen() const;
@@ -48,6 +52,7 @@ class Replay {
 
   Table table_;
   const int64_t state_sequence_, replay_from_;
+  int64_t not_found_ = 0;
   IdSet seen_;  // trajectories whose record lies where the table says
   std::map<int64_t, LeaseRecord> unapplied_leases_;  // by batch
   std::vector<std::string> notes_;
