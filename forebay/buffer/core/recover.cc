@@ -334,17 +334,12 @@ void Recoverer::VerifyPayloads() {
 
 Result<Recovered> Recoverer::Finish() {
   Table& table = replay_->table();
+  if (const int64_t gone = replay_->FinishState(); gone > 0) {
+    Note(fmt::format(
+        "{} pending trajectories are no longer in the log: they must be sampled again", gone));
+  }
   for (std::string& note : replay_->TakeNotes()) Note(std::move(note));
   for (const TrajectoryId& id : replay_->Unseen()) GiveUpTrajectory(table, id, report_);
-  if (table.Restoring()) {
-    const int64_t gone = table.FinishRestore();
-    if (gone > 0) {
-      Note(
-          fmt::format("{} pending trajectories are no longer in the log: they must be sampled "
-                      "again",
-                      gone));
-    }
-  }
   // A batch that the restored weights were trained on stays trained, even if a member's record is
   // damaged.
   std::set<int64_t> consumed;

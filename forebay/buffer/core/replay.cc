@@ -114,7 +114,7 @@ void Replay::ApplyTrajectory(const RecordHeader& header, const PendingInfo& info
 
 std::vector<TrajectoryId> Replay::Unseen() const {
   std::vector<TrajectoryId> unseen;
-  if (table_.ledger().pending > kListedPendingMax) return unseen;  // Restore has seen them
+  if (!listed_) return unseen;  // FinishState has counted them
   for (const TrajectoryId& id : table_.PendingIds()) {
     if (!seen_.Contains(id.trajectory_id)) unseen.push_back(id);
   }

@@ -21,7 +21,10 @@ class Replay {
   // `table` is the state after the records up to `state_sequence`, without the trajectories from
   // `replay_from` on that were being written.
   Replay(Table table, int64_t state_sequence, int64_t replay_from)
-      : table_(std::move(table)), state_sequence_(state_sequence), replay_from_(replay_from) {}
+      : table_(std::move(table)),
+        listed_(!table_.Restoring()),
+        state_sequence_(state_sequence),
+        replay_from_(replay_from) {}
 
   // Whether Apply wants to see the payload of this record.
   bool NeedsPayload(const RecordHeader& header) const;
@@ -32,7 +35,7 @@ class Replay {
   int64_t FinishState();
 
   Table& table() { return table_; }
-  // Pending trajectories of the state whose record was not seen where the state says it is.
+  // Pending trajectories of a state that lists them whose record was not seen where it says.
   std::vector<TrajectoryId> Unseen() const;
   // Leases that did not fit because a record of a member was lost. They may still have been trained
   // on.
@@ -51,6 +54,7 @@ class Replay {
   void Note(std::string note);
 
   Table table_;
+  const bool listed_;
   const int64_t state_sequence_, replay_from_;
   int64_t not_found_ = 0;
   IdSet seen_;  // trajectories whose record lies where the table says
