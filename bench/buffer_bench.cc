@@ -57,6 +57,13 @@ std::vector<Entrant> OurEntrants(const std::string& folder) {
   in_process("memory", Promise::kNothing, Durability::kMemory);
   in_process("os", Promise::kKill, Durability::kOs);
   in_process("sync", Promise::kPowerLoss, Durability::kSync);
+  const auto served = [&](const char* name, Promise promise, Durability durability) {
+    entrants.push_back(
+        {.about = {.name = std::string("served.") + name, .served = true, .promise = promise},
+         .make = [=] { return MakeServedForebay(folder + "/served_" + name, durability); }});
+  };
+  served("os", Promise::kKill, Durability::kOs);
+  served("sync", Promise::kPowerLoss, Durability::kSync);
   return entrants;
 }
 

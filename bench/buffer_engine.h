@@ -17,6 +17,7 @@
 namespace forebay::bench {
 
 inline constexpr size_t kBatchRecords = 64;
+inline constexpr int64_t kIdBaseUnit = int64_t{1} << 40;
 // How long an engine may wait for one answer.
 inline constexpr int kEngineWaitMsMax = 20'000;
 
@@ -52,6 +53,9 @@ class Engine {
 
   // Ready for `writers` threads that insert and `readers` that sample, and empty.
   virtual Status Open(int writers, int readers) = 0;
+  // Added to the ids of all records, while open: where ids are given out by the engine. A multiple
+  // of kIdBaseUnit.
+  virtual int64_t id_base() const { return 0; }
   // Outside of the measured time: what must come before this record's Insert.
   virtual Status Prepare(const Record& record);
   // Blocks until the engine acknowledged the record in its own sense (memory, kill, power loss).

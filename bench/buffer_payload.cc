@@ -89,7 +89,8 @@ std::vector<size_t> WriterSizes(RecordSizes sizes, int writer) {
 
 int64_t RecordId(int writer, int64_t seq) { return (seq * kWritersMax) + writer + 1; }
 
-WriterPayloads::WriterPayloads(RecordSizes sizes, int writer) : writer_(writer) {
+WriterPayloads::WriterPayloads(RecordSizes sizes, int writer, int64_t id_base)
+    : writer_(writer), id_base_(id_base) {
   FB_CHECK(writer >= 0 && writer < kWritersMax, "more writers than an id can name");
   const std::vector<size_t> bytes = WriterSizes(sizes, writer);
   for (size_t i = 0; i < bytes.size(); ++i) {
@@ -97,14 +98,14 @@ WriterPayloads::WriterPayloads(RecordSizes sizes, int writer) : writer_(writer) 
   }
   const Record first = Next();
   const auto id = PeekId(first.bytes);
-  FB_CHECK(id && id->trajectory_id == RecordId(writer, 0), "the codec moved the id");
+  FB_CHECK(id && id->trajectory_id == id_base + RecordId(writer, 0), "the codec moved the id");
   next_seq_ = 0;
 }
 
 Record WriterPayloads::Next() {
   const int64_t seq = next_seq_++;
   std::string& encoded = encoded_[static_cast<size_t>(seq) % encoded_.size()];
-  const int64_t id = RecordId(writer_, seq);
+  const int64_t id = id_base_ + RecordId(writer_, seq);
   std::memcpy(encoded.data() + kIdOffset, &id, sizeof(id));
   std::memcpy(encoded.data() + kIdOffset + sizeof(id), &id, sizeof(id));
   return {.writer = writer_, .seq = seq, .bytes = encoded};
@@ -124,9 +125,10 @@ PayloadChecker::PayloadChecker(RecordSizes sizes, int writers) {
 Result<PayloadChecker::Identity> PayloadChecker::Identify(std::string_view bytes) const {
   const auto id = PeekId(bytes);
   if (!id) return DataLoss("a sampled record is not an encoded trajectory");
-  const int64_t writer = (id->trajectory_id - 1) % kWritersMax;
-  const int64_t seq = (id->trajectory_id - 1) / kWritersMax;
-  if (id->trajectory_id < 1 || writer >= static_cast<int64_t>(expected_.size())) {
+  const int64_t number = (id->trajectory_id % kIdBaseUnit) - 1;
+  const int64_t writer = number % kWritersMax;
+  const int64_t seq = number / kWritersMax;
+  if (number < 0 || writer >= static_cast<int64_t>(expected_.size())) {
     return DataLoss(
         fmt::format("a sampled record has id {}, which nobody wrote", id->trajectory_id));
   }

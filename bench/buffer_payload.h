@@ -32,12 +32,14 @@ std::vector<size_t> WriterSizes(RecordSizes sizes, int writer);
 // between two inserts. Not thread-safe.
 class WriterPayloads {
  public:
-  WriterPayloads(RecordSizes sizes, int writer);
+  // `id_base` is added to every id (Engine::id_base).
+  WriterPayloads(RecordSizes sizes, int writer, int64_t id_base = 0);
   // Valid until the next call.
   Record Next();
 
  private:
   int writer_;
+  int64_t id_base_;
   int64_t next_seq_ = 0;
   std::vector<std::string> encoded_;
 };

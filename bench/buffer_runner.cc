@@ -66,7 +66,9 @@ class Window {
         checker_(options.sizes, options.writers),
         once_(options.writers),
         writing_(options.writers) {
-    for (int i = 0; i < options.writers; ++i) payloads_.emplace_back(options.sizes, i);
+    for (int i = 0; i < options.writers; ++i) {
+      payloads_.emplace_back(options.sizes, i, engine.id_base());
+    }
   }
 
   Result<WindowResult> Run() {

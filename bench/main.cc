@@ -3,10 +3,12 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/commands.h"
 #include "bench/benchmarks.h"
+#include "bench/buffer_engine_forebay.h"
 #include "bench/harness.h"
 #include "forebay/base/status.h"
 
@@ -60,6 +62,12 @@ Status Run(const std::string& name, const BenchOptions& options) {
 }
 
 int Main(int argc, char** argv) {
+  // What the buffer's benchmark starts as its child.
+  if (argc == 5 && std::string_view(argv[1]) == "serve-buffer") {
+    const Status status = ServeBuffer(argv[2], argv[3], argv[4]);
+    std::fprintf(stderr, "forebay-bench: %s\n", status.message().c_str());
+    return apps::ExitCode(status);
+  }
   CLI::App app("Forebay's benchmarks", "forebay-bench");
   std::string name;
   BenchOptions options;
