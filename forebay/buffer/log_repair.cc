@@ -171,7 +171,7 @@ Result<std::string> Repairer::Rewrite(const SegmentInfo& segment, std::string_vi
   const std::string block = EncodeSegmentHeader(header);
   std::memcpy(out.data(), block.data(), block.size());
   const int64_t index_bytes = IndexBytes(static_cast<int64_t>(headers.size()));
-  if (seal && static_cast<int64_t>(at) <= capacity - index_bytes) {
+  if (seal && !headers.empty() && static_cast<int64_t>(at) <= capacity - index_bytes) {
     const std::string index = EncodeIndex(segment.number, headers, capacity);
     std::memcpy(out.data() + out.size() - index.size(), index.data(), index.size());
   }
