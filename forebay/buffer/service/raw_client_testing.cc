@@ -105,7 +105,7 @@ bool RawClient::Greet(const std::string& producer, const std::string& token) {
 }
 
 bool Eventually(const std::function<bool()>& condition) {
-  const TimePoint deadline = Now() + std::chrono::seconds(20);
+  const TimePoint deadline = Now() + std::chrono::seconds(120);
   while (!condition()) {
     if (Now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));

@@ -43,7 +43,7 @@ class RawClient {
   Welcome welcome_;
 };
 
-// Calls `condition` until it is true; false after 20 seconds.
+// Calls `condition` until it is true; false after two minutes.
 bool Eventually(const std::function<bool()>& condition);
 
 // A folder of its own, removed at the end.

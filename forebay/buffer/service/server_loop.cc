@@ -208,6 +208,7 @@ void ServerImpl::OnEvent(Connection& c, uint32_t events) {
 }
 
 void ServerImpl::Handshake(Connection& c) {
+  if (c.stream == nullptr) return;
   const Io io = c.stream->Handshake();
   switch (io.state) {
     case Io::State::kOk:
