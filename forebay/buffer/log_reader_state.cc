@@ -80,9 +80,9 @@ Result<std::unique_ptr<LogReader::Replayed>> LogReader::ReplayLog() {
                  record.payload);
     return true;
   });
+  out->lost_unnamed = replay.FinishState();
   out->lost = replay.Unseen();
   for (std::string& note : replay.TakeNotes()) Note(std::move(note));
-  if (replay.table().Restoring()) out->lost_unnamed = replay.table().FinishRestore();
   out->table = std::move(replay.table());
   return out;
 }
