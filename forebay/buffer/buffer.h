@@ -32,8 +32,8 @@ struct BufferOptions {
   std::string folder;  // unused by kMemory
   Durability durability = Durability::kSync;
   int32_t group_size = 8;
-  int64_t max_staleness = 4;  // in policy versions
-  int64_t segment_bytes = int64_t{64} << 20;
+  int64_t max_staleness = 4;                  // in policy versions
+  int64_t segment_bytes = int64_t{64} << 20;  // less in kOs (16 MiB) and kMemory, or if few fit
   // Of segments kept in memory for readers; older ones are read from disk. kMemory has no disk:
   // Append waits above it.
   int64_t memory_bytes_max = int64_t{1} << 30;
@@ -71,7 +71,7 @@ struct Ledger {
 struct BufferStats {
   int64_t ready_groups = 0;    // complete, not leased
   int64_t partial_groups = 0;  // some members pending
-  int64_t kept_bytes = 0;  // encoded trajectories: pending, or kept for replays
+  int64_t kept_bytes = 0;      // encoded trajectories: pending, or kept for replays
   int64_t memory_bytes = 0, disk_bytes = 0, segments = 0;
   int64_t appends = 0, flushes = 0;
   int64_t duplicates = 0;          // appends of what was there
@@ -225,7 +225,8 @@ class Buffer {
   virtual Result<Batch> ReadBatch(int64_t batch_sequence, int32_t shard, int32_t shards) = 0;
 
   // ---- readers without checkpoints: at least once, until acknowledged
-  // Blocks for `groups` whole groups that nobody holds. kDeadlineExceeded, kUnavailable after Close.
+  // Blocks for `groups` whole groups that nobody holds. kDeadlineExceeded, kUnavailable after
+  // Close.
   virtual Result<Taken> Take(const TakeOptions& options, TimePoint deadline) = 0;
   // The groups are consumed for good (counted as trained). kNotFound: expired, or unknown.
   virtual Status Acknowledge(int64_t take_id) = 0;

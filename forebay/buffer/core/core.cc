@@ -34,8 +34,10 @@ constexpr int64_t kSegmentsMin = 4;
 constexpr int64_t kSegmentBytesMin = int64_t{64} << 10;
 // An offset in a segment is 32 bits of 64 bytes.
 constexpr int64_t kSegmentBytesMax = int64_t{1} << 37;
-// In memory, small ones: what was just read is still in the cache when it is written again.
+// In memory, small ones: what was just read is still in the cache when it is written again. Mapped
+// ones too, and their pages are still dirty and mapped.
 constexpr int64_t kMemorySegmentBytes = int64_t{1} << 20;
+constexpr int64_t kMappedSegmentBytes = int64_t{16} << 20;
 
 int64_t RoundDown(int64_t bytes, int64_t to) { return bytes / to * to; }
 
@@ -75,6 +77,7 @@ static BufferOptions Fitted(BufferOptions options) {
   const int64_t limit = memory ? options.memory_bytes_max : options.disk_bytes_max;
   int64_t bytes = std::min(options.segment_bytes, limit / kSegmentsMin);
   if (memory) bytes = std::min(bytes, kMemorySegmentBytes);
+  if (options.durability == Durability::kOs) bytes = std::min(bytes, kMappedSegmentBytes);
   options.segment_bytes = std::max(kSegmentBytesMin, RoundDown(bytes, kBlockBytes));
   // Fewer than these and nothing would ever be recycled.
   (memory ? options.memory_bytes_max : options.disk_bytes_max) =

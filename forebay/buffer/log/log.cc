@@ -100,7 +100,7 @@ bool Log::Reserve(Kind kind, const RecordHeader& header, size_t payload_bytes,
     ++segment.unacknowledged;
     pending_.push_back(
         {.entry = {.header = slot->header, .offset_64 = slot->offset_64, .done = std::move(done)},
-         .segment = active_});
+         .segment = active_.get()});
     slot->settled = &pending_.back().settled;
   }
   return true;

@@ -192,7 +192,7 @@ class Log {
  private:
   struct Pending {
     LogEntry entry;
-    std::shared_ptr<Segment> segment;
+    Segment* segment = nullptr;  // stays while it has unacknowledged entries; null: it got no place
     bool settled = false;
   };
 

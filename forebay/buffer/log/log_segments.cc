@@ -32,7 +32,9 @@ namespace {
 // The last spare is for notes: without the notes that end attempts nothing would ever be freed.
 constexpr size_t kSparesForNotes = 1;
 constexpr size_t kSparesWanted = 2;
-constexpr size_t kSparesMax = 8;  // more are given back to the disk
+// More than these are given back: making a segment anew costs more than writing it once.
+constexpr size_t kSparesMax = 8;
+constexpr int64_t kSpareBytesMax = int64_t{512} << 20;
 // In memory segments are small, so there are more of them.
 constexpr size_t kMemorySparesWanted = 16;
 constexpr size_t kMemorySparesMax = 64;
@@ -69,9 +71,6 @@ Result<std::unique_ptr<Log>> Log::Open(FileSystem* files, const LogOptions& opti
       segment->capacity = known.bytes;
       segment->last_sequence = known.last_sequence;
       segment->sealed = true;
-      // One that cannot be opened stays on the list: nothing of it is live, so it goes some day.
-      Result<std::unique_ptr<LogFile>> file = files->Open(log->Path(known.file_id));
-      if (file.ok()) segment->file = std::move(*file);
       log->disk_bytes_ += known.bytes;
       log->segments_[known.number] = std::move(segment);
     }
@@ -322,7 +321,13 @@ bool Log::HasRoom() const {
 std::shared_ptr<Segment> Log::Pin(uint32_t number) const {
   AdaptiveLock lock(mutex_);
   const auto it = segments_.find(number);
-  return it == segments_.end() ? nullptr : it->second;
+  if (it == segments_.end()) return nullptr;
+  if (it->second->file == nullptr && durable()) {
+    // There may be thousands of segments from before; a file is open once it is read.
+    Result<std::unique_ptr<LogFile>> file = files_->Open(Path(it->second->file_id));
+    if (file.ok()) it->second->file = std::move(*file);
+  }
+  return it->second;
 }
 
 std::shared_ptr<char> Log::MemoryOf(const Segment& segment) const {
@@ -378,7 +383,9 @@ void Log::Recycle(std::span<const uint32_t> numbers) {
       std::shared_ptr<Segment> segment = std::move(it->second);
       segments_.erase(it);
       const bool whole = segment->capacity == options_.segment_bytes && segment->memory != nullptr;
-      const size_t spares_max = durable() ? kSparesMax : kMemorySparesMax;
+      const size_t spares_max =
+          durable() ? std::max(kSparesMax, static_cast<size_t>(kSpareBytesMax / segment->capacity))
+                    : kMemorySparesMax;
       if (whole && spares_.size() < spares_max && !stopping_) {
         // The last one to go is the first to come back: its memory is the warmest.
         spares_.push_front(std::move(segment));
