@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -174,8 +175,10 @@ TEST(LogReader, ALiveBufferIsReadWithoutItsLock) {
   const auto reader = OpenReader(folder.path());
   EXPECT_TRUE(Verified(*reader).empty());
   std::vector<int64_t> seen;
+  int64_t moved = 0;  // copies, to free segments
   const auto visit = [&](const LogRecord& record) {
     seen.push_back(record.sequence);
+    moved += record.moved ? 1 : 0;
     return true;
   };
   ASSERT_TRUE(reader->Follow(0, {}, visit).ok());
@@ -187,8 +190,8 @@ TEST(LogReader, ALiveBufferIsReadWithoutItsLock) {
     ASSERT_TRUE(reader->Follow(seen.back(), {}, visit).ok());
   }
   ASSERT_TRUE(reader->Follow(seen.back(), {}, visit).ok());
-  EXPECT_EQ(seen.size(), 1600U);
-  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+  EXPECT_EQ(static_cast<int64_t>(seen.size()) - moved, 1600);
+  EXPECT_EQ(std::ranges::adjacent_find(seen, std::greater_equal<>()), seen.end());
   EXPECT_TRUE(Verified(*reader).empty());
   const Result<LogState> state = reader->ReadState();
   ASSERT_TRUE(state.ok()) << state.status().ToString();
