@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,10 +13,11 @@
 #include <vector>
 
 #include "fmt/core.h"
-#include "fmt/ranges.h"
+#include "forebay/base/check.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
+#include "forebay/buffer/service/client_connection.h"
 #include "forebay/buffer/service/client_impl.h"
 #include "forebay/buffer/service/client_session.h"
 #include "forebay/buffer/service/messages.h"
@@ -59,12 +58,14 @@ Result<RemoteTable*> ClientImpl::Table(std::string_view name) {
   for (const auto& table : tables_) {
     if (table->name() == name) return table.get();
   }
-  return NotFound(
-      fmt::format("the server has no table '{}'; it has: {}", name, fmt::join(tables(), ", ")));
+  std::string there;
+  for (const std::string& each : tables()) there += (there.empty() ? "" : ", ") + each;
+  return NotFound(fmt::format("the server has no table '{}'; it has: {}", name, there));
 }
 
 std::vector<std::string> ClientImpl::tables() const {
   std::vector<std::string> names;
+  names.reserve(tables_.size());
   for (const auto& table : tables_) names.push_back(table->name());
   return names;
 }

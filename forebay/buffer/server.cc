@@ -22,8 +22,12 @@
 #include "forebay/base/file.h"
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
+#include "forebay/buffer/service/completions.h"
 #include "forebay/buffer/service/messages.h"
+#include "forebay/buffer/service/producers.h"
 #include "forebay/buffer/service/server_impl.h"
+#include "forebay/buffer/service/socket.h"
+#include "forebay/buffer/service/stream.h"
 #include "forebay/buffer/service/worker.h"
 
 namespace forebay::buffer {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "forebay/base/check.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
@@ -15,6 +16,7 @@
 #include "forebay/buffer/service/client_session.h"
 #include "forebay/buffer/service/frame.h"
 #include "forebay/buffer/service/signal.h"
+#include "forebay/buffer/service/stream.h"
 
 namespace forebay::buffer {
 namespace {

@@ -77,7 +77,7 @@ class ClientConnection {
   void AddStats(ClientStats& stats) const;
 
  private:
-  enum class State { kBroken, kOpen, kClosed };
+  enum class State : uint8_t { kBroken, kOpen, kClosed };
   enum class SlotState : uint8_t { kFree, kQueued, kSending, kSent };
   struct Slot {
     Pending* pending = nullptr;  // null: nobody waits for the answer any more

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "fmt/core.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"

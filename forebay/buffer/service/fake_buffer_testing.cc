@@ -1,5 +1,6 @@
 #include "forebay/buffer/service/fake_buffer_testing.h"
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>

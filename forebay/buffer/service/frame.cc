@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "fmt/core.h"
+#include "forebay/base/check.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/log/crc32c.h"
 

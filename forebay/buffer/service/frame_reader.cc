@@ -10,7 +10,6 @@
 #include <string_view>
 #include <utility>
 
-#include "forebay/base/check.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/service/frame.h"
 

@@ -1,14 +1,10 @@
 // The server's calls: requests that one method of Buffer answers, on a worker.
-#include <algorithm>
-#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,7 +16,6 @@
 #include "forebay/buffer/server.h"
 #include "forebay/buffer/service/frame.h"
 #include "forebay/buffer/service/messages.h"
-#include "forebay/buffer/service/producers.h"
 #include "forebay/buffer/service/server_impl.h"
 #include "forebay/buffer/service/worker.h"
 #include "forebay/trajectory/trajectory.h"

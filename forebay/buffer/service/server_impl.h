@@ -37,7 +37,7 @@ namespace forebay::buffer {
 
 // One client's connection; touched by the I/O thread only.
 struct Connection {
-  enum class Phase { kHandshake, kHello, kRegistering, kOpen, kEnding };
+  enum class Phase : uint8_t { kHandshake, kHello, kRegistering, kOpen, kEnding };
 
   explicit Connection(uint32_t length_max) : in(length_max) {}
 

@@ -1,27 +1,23 @@
 // The server's readers: takes (tried on the I/O thread, which never waits for groups), leases (on a
 // worker, in turns) and tails.
 #include <algorithm>
-#include <bit>
 #include <chrono>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
-#include "fmt/core.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/buffer/server.h"
 #include "forebay/buffer/service/frame.h"
 #include "forebay/buffer/service/messages.h"
-#include "forebay/buffer/service/producers.h"
 #include "forebay/buffer/service/server_impl.h"
 #include "forebay/buffer/service/worker.h"
 #include "forebay/trajectory/trajectory.h"

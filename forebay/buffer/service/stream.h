@@ -4,9 +4,11 @@
 #include <sys/uio.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "forebay/base/file.h"
 #include "forebay/base/mutex.h"
@@ -28,7 +30,7 @@ Result<TlsContext> ServerTls(const std::string& certificate_file, const std::str
 Result<TlsContext> ClientTls(const std::string& ca_file);
 
 struct Io {
-  enum class State {
+  enum class State : uint8_t {
     kOk,         // `bytes` were moved
     kWantRead,   // try again when the socket is readable
     kWantWrite,  // ... writable
