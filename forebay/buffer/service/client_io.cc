@@ -184,10 +184,10 @@ bool ClientConnection::Lead(Pending* pending, TimePoint deadline) {
     if (io.state == Io::State::kOk) {
       last_in_ = Now();
       counts_.bytes_in += static_cast<int64_t>(io.bytes);
-      const Status status = reader_.Commit(
-          scratch_, io.bytes, [&](const FrameHeader& header, std::string_view payload) {
-            return OnFrame(header, payload, finished);
-          });
+      const Status status =
+          reader_.Commit(scratch_, io.bytes,
+                         [&](const FrameHeader& header, std::string_view payload)
+                             FB_REQUIRES(mutex_) { return OnFrame(header, payload, finished); });
       if (!status.ok()) Break(status, finished);
       if (!queue_.empty() || !control_.empty()) Send();
     } else if (io.state == Io::State::kClosed || io.state == Io::State::kError) {
