@@ -339,7 +339,6 @@ Result<Recovered> Recoverer::Finish() {
         "{} pending trajectories are no longer in the log: they must be sampled again", gone));
   }
   for (std::string& note : replay_->TakeNotes()) Note(std::move(note));
-  for (const TrajectoryId& id : replay_->Unseen()) GiveUpTrajectory(table, id, report_);
   // A batch that the restored weights were trained on stays trained, even if a member's record is
   // damaged.
   std::set<int64_t> consumed;
@@ -349,6 +348,8 @@ Result<Recovered> Recoverer::Finish() {
     Note(fmt::format("batch {} is in the checkpoint: its trajectories count as trained", sequence));
   }
   RestoreCommits(table, committed_batch_, consumed, report_);
+  // Only now: what the checkpoint holds is not pending any more.
+  for (const TrajectoryId& id : replay_->Unseen()) GiveUpTrajectory(table, id, report_);
   VerifyPayloads();
   EndAttempts(table, damaged_ids_, options_.implied_dispatch);
   table.MarkReplays();
@@ -363,7 +364,9 @@ Result<Recovered> Recoverer::Finish() {
   Recovered recovered(options_.group_size);
   recovered.table = std::move(table);
   recovered.report = std::move(report_);
-  recovered.last_sequence = last_sequence_;
+  // One more than was seen: the state that follows is newer than any before it, whose decisions are
+  // not in the log.
+  recovered.last_sequence = last_sequence_ + 1;
   recovered.next_number = segments_.empty() ? 1 : segments_.rbegin()->first + 1;
   recovered.next_file_id = next_file_id_;
   recovered.segments = std::move(known_);

@@ -37,6 +37,8 @@ void GoBack(Table& table, int64_t committed_batch, Recovery& report) {
       "with new batches",
       committed_batch, logged, back.status().message()));
   UnleaseFrom(table, logged + 1, "they would follow other weights", report);
+  // What is left of them has no use, and their numbers are given again.
+  table.Release(logged);
   table.SetCommitted(committed_batch);
   table.SetNextBatch(committed_batch + 1);
 }

@@ -122,9 +122,6 @@ void Simulation::Ask(Job job) {
 
 void Simulation::OnAppended(const Job& job, const Status& status) {
   const TrajectoryId& id = job.id;
-  if (getenv("SIM_TRACE"))
-    printf("append %ld group %ld.%d fails %d: %s\n", id.trajectory_id, id.group_id, id.member,
-           job.fails, status.ToString().c_str());  // TRACE
   if (status.ok() && job.fails) {
     vacant_.push_back({id.group_id, id.member, id.attempt + 1, id.task_id});
   } else if (status.ok()) {
@@ -175,10 +172,8 @@ void Simulation::CloseOne() {
 void Simulation::Close(int64_t group) {
   const Table before = core_->table();
   const Status closed = core_->CloseGroup(group);
-  if (getenv("SIM_TRACE")) printf("close %ld %s\n", group, closed.ToString().c_str());  // TRACE
   if (!closed.ok() && closed.code() != StatusCode::kNotFound) return;
   for (const TrajectoryId& id : before.PendingIds()) {
-    if (getenv("SIM_TRACE")) printf(" pend %ld.%ld", id.group_id, id.trajectory_id);  // TRACE
     if (id.group_id == group) rejected_.insert(id.trajectory_id);
   }
   std::erase_if(in_flight_, [&](const Job& job) { return job.id.group_id == group; });
@@ -188,7 +183,7 @@ void Simulation::Close(int64_t group) {
 // ---- the learner
 
 void Simulation::CheckGiven(const TrajectoryId& id, const std::string& encoded) {
-  EXPECT_EQ(encoded, content_.at(id.trajectory_id));
+  EXPECT_TRUE(encoded == content_.at(id.trajectory_id)) << id.trajectory_id;
   EXPECT_GT(acknowledged_.count(id.trajectory_id), 0U) << id.trajectory_id;
   EXPECT_EQ(consumed_.count(id.trajectory_id), 0U) << id.trajectory_id << " after " << history_;
   EXPECT_TRUE(held_ids_.insert(id.trajectory_id).second)
@@ -201,11 +196,6 @@ void Simulation::LeaseOne() {
       core_->Lease(static_cast<int64_t>(1 + rng_.Below(2)), learner_version_, Now());
   if (!batch.ok() || dead()) return;
   Lease lease{.learner_version = batch->learner_version};
-  if (getenv("SIM_TRACE")) {
-    printf("lease %ld replay %d:", batch->sequence, batch->replay);
-    for (auto& t : batch->trajectories) printf(" %ld", t->id.trajectory_id);
-    printf("\n");
-  }  // TRACE
   for (const TrajectoryPtr& t : batch->trajectories) {
     if (!batch->replay) {
       EXPECT_LE(learner_version_ - t->min_version(), options_.max_staleness);
@@ -237,7 +227,7 @@ void Simulation::ReadBatchOne() {
     }
     read += part->trajectories.size();
     for (const TrajectoryPtr& t : part->trajectories) {
-      EXPECT_EQ(Encode(*t), content_.at(t->id.trajectory_id));
+      EXPECT_TRUE(Encode(*t) == content_.at(t->id.trajectory_id)) << t->id.trajectory_id;
     }
   }
   const auto lease = leases_.find(sequence);
@@ -263,7 +253,6 @@ void Simulation::CheckpointOne() {
     }
   }
   checkpoint_ = trained_;
-  if (getenv("SIM_TRACE")) printf("checkpoint %ld\n", checkpoint_);  // TRACE
   checkpoints_.push_back(checkpoint_);
   if (rng_.Below(4) != 0) core_->Commit(checkpoint_).ok();
   if (options_.retain_committed && rng_.Below(2) == 0) {
@@ -300,7 +289,7 @@ void Simulation::EndTake() {
   takes_.pop_back();
   // Whatever was recycled meanwhile, not what it sees.
   for (const TrajectoryView& t : held.taken.trajectories) {
-    EXPECT_EQ(t.encoded, content_.at(t.id.trajectory_id));
+    EXPECT_TRUE(t.encoded == content_.at(t.id.trajectory_id)) << t.id.trajectory_id;
     held_ids_.erase(t.id.trajectory_id);
   }
   if (rng_.Below(3) == 0) {
@@ -309,11 +298,6 @@ void Simulation::EndTake() {
   }
   const Status status = core_->Acknowledge(held.taken.take_id);
   if (!status.ok() || dead()) return;
-  if (getenv("SIM_TRACE")) {
-    printf("ack");
-    for (auto& t : held.taken.trajectories) printf(" %ld", t.id.trajectory_id);
-    printf("\n");
-  }  // TRACE
   for (const TrajectoryView& t : held.taken.trajectories) {
     consumed_.insert(t.id.trajectory_id);
     (options_.durability == Durability::kOs ? read_ : read_unsure_).insert(t.id.trajectory_id);

@@ -68,6 +68,13 @@ Simulation::Simulation(uint64_t seed) : rng_(seed), disk_(DeriveSeed(seed, 1)) {
               .retain_committed = rng_.Below(3) == 0};
 }
 
+// A failed test may leave a process behind.
+Simulation::~Simulation() {
+  dying_ = true;
+  takes_.clear();
+  core_.reset();
+}
+
 void Simulation::Run() {
   for (int process = 0; process < kProcesses && !testing::Test::HasFailure(); ++process) {
     if (Open()) {
@@ -119,18 +126,15 @@ void Simulation::ChooseCheckpoint() {
     if (sequence <= checkpoint_) consumed_.insert(lease.ids.begin(), lease.ids.end());
   }
   // What only the weights that are gone were trained on may be gone with them.
-  for (const auto& [sequence, lease] : leases_) {
-    if (sequence > checkpoint_ && released_ > checkpoint_) {
-      spent_.insert(lease.ids.begin(), lease.ids.end());
-    }
+  if (released_ <= checkpoint_) return;
+  for (auto it = leases_.upper_bound(checkpoint_); it != leases_.end(); it = leases_.erase(it)) {
+    spent_.insert(it->second.ids.begin(), it->second.ids.end());
   }
 }
 
 Status Simulation::TryOpen(Recovery* recovery) {
   BufferListener listener;
   listener.on_rejected = [this](const TrajectoryId& id, RejectReason reason) {
-    if (getenv("SIM_TRACE"))
-      printf("rejected %ld reason %d\n", id.trajectory_id, (int)reason);  // TRACE
     if (dead() || (reason != RejectReason::kStale && reason != RejectReason::kQuarantined)) return;
     EXPECT_TRUE(reason == RejectReason::kStale || ever_flipped_)
         << "trajectory " << id.trajectory_id << " is damaged";
@@ -179,20 +183,6 @@ bool Simulation::Open() {
 void Simulation::AfterOpen(const Recovery& recovery) {
   const Table table = core_->table();
   const Ledger ledger = table.ledger();
-  if (getenv("SIM_TRACE")) {  // TRACE
-    printf("open: checkpoint %ld committed %ld released %ld next %ld trained %ld pending %ld rej",
-           checkpoint_, table.committed_batch(), table.released_batch(), table.next_batch(),
-           ledger.trained, ledger.pending);            // TRACE
-    for (auto r : ledger.rejected) printf(" %ld", r);  // TRACE
-    printf("\n");
-    for (auto& n : recovery.notes) printf("   %s\n", n.c_str());  // TRACE
-    for (int64_t b = 1; b < table.next_batch(); ++b)
-      if (auto* s = table.FindBatch(b)) {
-        printf("  batch %ld retained %d:", b, s->retained);
-        for (auto& m : table.Members(s->groups)) printf(" %ld", m.id.trajectory_id);
-        printf("\n");
-      }  // TRACE
-  }  // TRACE
   ASSERT_TRUE(ledger.balanced());
   EXPECT_EQ(ledger.in_flight, 0);
   EXPECT_LT(ledger.dispatched, next_id_);
@@ -244,7 +234,10 @@ void Simulation::CheckAcknowledged(const Table& table, const Recovery& recovery)
       if (std::ranges::count(lease.ids, id) > 0) names += fmt::format("(of batch {}) ", sequence);
     }
   }
-  if (flipped_) {
+  if (flipped_ && implied()) {
+    // An append that was not acknowledged looks the same, so they are not counted, but reported.
+    EXPECT_TRUE(lost == 0 || !recovery.notes.empty());
+  } else if (flipped_) {
     EXPECT_LE(lost, table.ledger().rejected[At(RejectReason::kQuarantined)] +
                         table.ledger().rejected[At(RejectReason::kLostInCrash)]);
   } else {
@@ -272,8 +265,7 @@ void Simulation::CheckReplays(const Table& table) {
     const auto& [sequence, lease] = *it;
     const BatchState* batch = table.FindBatch(sequence);
     if (batch == nullptr) {
-      EXPECT_TRUE(flipped_ || released_ > checkpoint_)
-          << "batch " << sequence << " is not replayed after " << history_;
+      EXPECT_TRUE(flipped_) << "batch " << sequence << " is not replayed after " << history_;
       leases_.erase(it, leases_.end());
       return;
     }
@@ -287,7 +279,7 @@ void Simulation::CheckReplays(const Table& table) {
     const Result<Batch> read = core_->ReadBatch(sequence, 0, 1);
     ASSERT_TRUE(read.ok()) << read.status().ToString() << " after " << history_;
     for (const TrajectoryPtr& t : read->trajectories) {
-      EXPECT_EQ(Encode(*t), content_.at(t->id.trajectory_id));
+      EXPECT_TRUE(Encode(*t) == content_.at(t->id.trajectory_id)) << t->id.trajectory_id;
     }
     ++counts_.replays;
   }
@@ -331,7 +323,6 @@ void Simulation::End() {
 
 // Everything is trained on, read or closed: then there is room again.
 void Simulation::Drain() {
-  if (getenv("SIM_TRACE")) printf("drain\n");  // TRACE
   disk_.SetFaults({});
   core_->Pause(false, false);
   for (int round = 0; round < 10; ++round) {

@@ -33,6 +33,9 @@ struct SimulationCounts {
 class Simulation {
  public:
   explicit Simulation(uint64_t seed);
+  ~Simulation();
+  Simulation(const Simulation&) = delete;
+  Simulation& operator=(const Simulation&) = delete;
   // Reports what does not hold by gtest's EXPECT.
   void Run();
   const SimulationCounts& counts() const { return counts_; }

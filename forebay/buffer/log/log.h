@@ -38,7 +38,7 @@ namespace forebay::buffer {
 struct Segment {
   uint32_t number = 0, file_id = 0;
   int64_t capacity = 0;           // of the file
-  std::unique_ptr<LogFile> file;  // null in kMemory
+  std::shared_ptr<LogFile> file;  // null in kMemory
   std::shared_ptr<char> memory;   // its content; null: only on disk
   // While it is written:
   int64_t used = 0, records = 0;

@@ -48,6 +48,16 @@ std::shared_ptr<char> AnonymousMemory(size_t bytes) {
   return {static_cast<char*>(map), [bytes](char* at) { ::munmap(at, bytes); }};
 }
 
+// Whether nobody else has it, nor can get it. What others did with it happened before: the count
+// alone would not say so, giving a copy back does. None: true.
+template <typename T>
+bool IsOnlyOwner(const std::shared_ptr<T>& owned) {
+  if (owned.use_count() > 1) return false;
+  std::shared_ptr<T> copy = owned;
+  copy.reset();
+  return true;
+}
+
 }  // namespace
 
 Log::Log(FileSystem* files, const LogOptions& options, LogCallbacks callbacks)
@@ -123,7 +133,8 @@ Status Log::AttachMemory(Segment& segment) const {
   const auto bytes = static_cast<size_t>(segment.capacity);
   if (options_.durability == Durability::kOs) {
     FB_ASSIGN_OR_RETURN(char* const map, segment.file->Map());
-    segment.memory = std::shared_ptr<char>(map, [](char*) {});  // the file unmaps it
+    // The file unmaps it, after the last view.
+    segment.memory = std::shared_ptr<char>(map, [file = segment.file](char*) {});
   } else {
     segment.memory = AnonymousMemory(bytes);
     if (segment.memory == nullptr) {
@@ -300,8 +311,7 @@ void Log::DropColdMemory() {
     if (held <= options_.memory_bytes_max) return;
     if (segment->memory == nullptr || !segment->sealed) continue;
     if (options_.durability == Durability::kOs) {
-      // Readers may hold views into the mapping, which is the file's.
-      if (segment.use_count() > 1) continue;
+      if (!IsOnlyOwner(segment)) continue;  // a reader may be using the file
       Result<std::unique_ptr<LogFile>> again = files_->Open(Path(segment->file_id));
       if (!again.ok()) continue;
       segment->memory.reset();
@@ -378,8 +388,9 @@ void Log::Recycle(std::span<const uint32_t> numbers) {
     AdaptiveLock lock(mutex_);
     for (const uint32_t number : numbers) {
       const auto it = segments_.find(number);
-      if (it == segments_.end() || it->second.use_count() > 1 || it->second->memory.use_count() > 1)
+      if (it == segments_.end() || !IsOnlyOwner(it->second) || !IsOnlyOwner(it->second->memory)) {
         continue;
+      }
       std::shared_ptr<Segment> segment = std::move(it->second);
       segments_.erase(it);
       const bool whole = segment->capacity == options_.segment_bytes && segment->memory != nullptr;
