@@ -102,6 +102,7 @@ class Simulation {
   bool flipped_ = false;       // a bit, since the last process
   bool ever_flipped_ = false;  // or reads failed
   bool ever_torn_ = false;
+  bool start_failed_ = false;  // since then
   int64_t next_id_ = 1, next_group_ = 0;
   int64_t checkpoint_ = 0, trained_ = 0, learner_version_ = 0;
   int64_t released_ = 0;  // by the last process
