@@ -24,4 +24,11 @@ Result<nlohmann::ordered_json> UtilizationBench(const BenchOptions& options);
 // that bench/peers/setup_buffer.sh installed.
 Result<nlohmann::ordered_json> BufferBench(const BenchOptions& options);
 
+// Writers, a buffer server and a learner that are killed 200 times: nothing that was acknowledged
+// is lost, nothing is trained on twice, the ledger balances every time.
+Result<nlohmann::ordered_json> RecoveryBench(const BenchOptions& options);
+
+// A start after a crash with 10 million records of 2 KiB: its time and memory.
+Result<nlohmann::ordered_json> StartupBench(const BenchOptions& options);
+
 }  // namespace forebay::bench

@@ -2,6 +2,7 @@
 // results.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
@@ -15,8 +16,9 @@ namespace forebay::bench {
 struct BenchOptions {
   bool quick = false;  // within 60 s on 2 cores
   bool json = false;
-  std::string dump;  // a folder that takes the StableHLO of what is measured; "" for none
-  std::string only;  // buffer: measure what has this in its name; "" for all
+  std::string dump;     // a folder that takes the StableHLO of what is measured; "" for none
+  std::string only;     // buffer: measure what has this in its name; "" for all
+  int64_t records = 0;  // startup: so many; 0 for its own number
   // Says what is going on, on stderr.
   void Say(const std::string& sentence) const;
 };

@@ -10,6 +10,7 @@
 #include "bench/benchmarks.h"
 #include "bench/buffer_engine_forebay.h"
 #include "bench/harness.h"
+#include "bench/recovery_roles.h"
 #include "forebay/base/status.h"
 
 namespace forebay::bench {
@@ -25,8 +26,12 @@ constexpr Benchmark kBenchmarks[] = {
     {"buffer", "the buffer against its peers (bench/peers/setup_buffer.sh) and the disk alone",
      BufferBench},
     {"learner", "one optimizer step of SmolLM2-135M against the same step in JAX", LearnerBench},
+    {"recovery", "200 kills of writers, buffer server and learner: what is lost or trained twice",
+     RecoveryBench},
     {"rollout", "SmolLM2-135M decoding at 1, 16 and 32 streams, and prompt processing",
      RolloutBench},
+    {"startup", "opening a buffer of 10 million records after a crash (21 GB of disk)",
+     StartupBench},
     {"utilization", "the synchronous loop against the decoupled one on a slow environment",
      UtilizationBench},
 };
@@ -75,6 +80,8 @@ int Main(int argc, char** argv) {
   app.add_flag("--quick", options.quick, "fewer repeats: within 60 s on 2 cores");
   app.add_flag("--json", options.json, "the last line of stdout is one JSON object");
   app.add_option("--only", options.only, "buffer: only what has this in its name, and the disk");
+  app.add_option("--records", options.records, "startup: records (default: 10 million)")
+      ->check(CLI::PositiveNumber);
   app.add_option("--dump", options.dump, "write the StableHLO of what is measured to this folder");
   try {
     app.parse(argc, argv);
@@ -89,4 +96,10 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace forebay::bench
 
-int main(int argc, char** argv) { return forebay::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  // A part of a benchmark that kills its parts.
+  if (argc > 1 && std::string_view(argv[1]) == forebay::bench::kRecoveryRoleWord) {
+    return forebay::bench::RunRecoveryRole(argc, argv);
+  }
+  return forebay::bench::Main(argc, argv);
+}
