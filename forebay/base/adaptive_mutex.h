@@ -17,6 +17,10 @@ class FB_THREAD_ANNOTATION(capability("mutex")) AdaptiveMutex {
     uint32_t free = kFree;
     if (!state_.compare_exchange_strong(free, kHeld, std::memory_order_acquire)) LockSlowly();
   }
+  bool TryLock() FB_THREAD_ANNOTATION(try_acquire_capability(true)) {
+    uint32_t free = kFree;
+    return state_.compare_exchange_strong(free, kHeld, std::memory_order_acquire);
+  }
   void Unlock() FB_THREAD_ANNOTATION(release_capability()) {
     if (state_.exchange(kFree, std::memory_order_release) == kWaitedFor) FutexWakeOne(state_);
   }

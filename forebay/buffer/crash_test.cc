@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <new>
 #include <string>
@@ -16,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "fmt/core.h"
+#include "fmt/format.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/rng.h"
 #include "forebay/base/status.h"
@@ -77,7 +80,10 @@ BufferOptions Options(const std::string& folder, Durability durability) {
   }
   while (true) {
     const Result<Batch> batch = buffer.Lease(2, 1, In(60));
-    if (!batch.ok()) ::_exit(7);
+    if (!batch.ok()) {
+      std::fprintf(stderr, "child: %s\n", batch.status().ToString().c_str());
+      ::_exit(7);
+    }
     shared->leased = batch->sequence;
     if (!buffer.MarkTrained(batch->sequence).ok()) ::_exit(8);
     if (batch->sequence % 3 == 0) {
@@ -120,9 +126,10 @@ TEST_P(CrashTest, D2_AcknowledgedSurvivesKillAndTheLedgerBalances) {
     const Ledger ledger = (*opened)->ledger();
     EXPECT_TRUE(ledger.balanced());
     EXPECT_EQ(ledger.in_flight, 0);
+    SCOPED_TRACE(fmt::format("round {}: {}", round, fmt::join(recovery.notes, "; ")));
     EXPECT_EQ(recovery.quarantined_records, 0);
     consumed = shared->checkpoint * 2 * kGroupSize;
-    EXPECT_EQ(ledger.trained, consumed);
+    EXPECT_EQ(ledger.trained, consumed) << shared->checkpoint << " leased " << shared->leased;
     EXPECT_GE(ledger.trained + ledger.pending, shared->acknowledged_count);
     EXPECT_GE(recovery.replay_batches, shared->leased - shared->checkpoint);
     // A member that was acknowledged is not asked for again.

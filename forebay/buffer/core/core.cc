@@ -111,7 +111,10 @@ Result<std::unique_ptr<Core>> Core::Open(FileSystem* files, const BufferOptions&
     core->states_ = std::move(states);
     FB_RETURN_IF_ERROR(core->StartLog(files, std::move(recovered)));
     // Everything that recovery decided is durable before anybody builds on it.
-    FB_RETURN_IF_ERROR(core->WriteState());
+    {
+      AdaptiveLock recycle(core->recycle_mutex_);
+      FB_RETURN_IF_ERROR(core->WriteState());
+    }
   }
   core->Maintain();
   if (!manual) core->keeper_ = std::thread([c = core.get()] { c->Keep(); });
@@ -149,7 +152,10 @@ Core::~Core() {
   stop_keeper_ = true;
   Signal();
   if (keeper_.joinable()) keeper_.join();
-  if (logged() && log_->failed().ok()) WriteState().ok();  // only the next start's time is at stake
+  if (logged() && log_->failed().ok()) {
+    AdaptiveLock recycle(recycle_mutex_);
+    WriteState().ok();  // only the next start's time is at stake
+  }
   // Its last callbacks still find this object whole, log_ too (reset would clear that first).
   delete log_.get();
   (void)log_.release();
@@ -166,11 +172,13 @@ Status Core::RefusalLocked() const {
   return OkStatus();
 }
 
-void Core::Note(RecordHeader header, std::string_view payload, Done done) {
-  if (logged()) log_->Note(header, payload, std::move(done));
+// False: it is not in the log, which has failed.
+bool Core::Note(RecordHeader header, std::string_view payload, Done done) {
+  return !logged() || log_->Note(header, payload, std::move(done));
 }
 
 Status Core::Dispatch(const TrajectoryId& id) {
+  HelpNotes();
   AdaptiveLock lock(mutex_);
   FB_RETURN_IF_ERROR(RefusalLocked());
   FB_RETURN_IF_ERROR(table_.Dispatch(id));
@@ -194,6 +202,7 @@ void Core::NoteRejected(const std::vector<TrajectoryId>& ids, RejectReason reaso
 
 Status Core::Reject(const TrajectoryId& id, RejectReason reason) {
   if (static_cast<int>(reason) >= kRejectReasons) return InvalidArgument("unknown reason");
+  HelpNotes();
   Calls calls;
   {
     AdaptiveLock lock(mutex_);
@@ -207,6 +216,7 @@ Status Core::Reject(const TrajectoryId& id, RejectReason reason) {
 }
 
 Status Core::CloseGroup(int64_t group_id) {
+  HelpNotes();
   Status status;
   {
     AdaptiveLock lock(mutex_);

@@ -100,7 +100,7 @@ class Core : public Buffer {
   bool logged() const { return options_.durability != Durability::kMemory; }
 
   Status RefusalLocked() const FB_REQUIRES(mutex_);
-  void Note(RecordHeader header, std::string_view payload = {}, Done done = {}) FB_REQUIRES(mutex_);
+  bool Note(RecordHeader header, std::string_view payload = {}, Done done = {}) FB_REQUIRES(mutex_);
   void EndWithoutTraining(const TrajectoryId& id, RejectReason reason, const Done& done);
   void NoteRejected(const std::vector<TrajectoryId>& ids, RejectReason reason, Calls& calls)
       FB_REQUIRES(mutex_);
@@ -141,10 +141,11 @@ class Core : public Buffer {
   void Maintain();
   bool StateDue() FB_REQUIRES(mutex_);
   std::vector<uint32_t> DeadSegments() const FB_REQUIRES(mutex_);
-  Status WriteState();
+  Status WriteState() FB_REQUIRES(recycle_mutex_);
   void RecycleNow();
-  void Recycle();
-  bool MakeRoom();
+  void HelpNotes();
+  void Recycle() FB_REQUIRES(recycle_mutex_);
+  bool MakeRoom() FB_REQUIRES(recycle_mutex_);
   void Move(uint32_t number);
   static void Run(Calls& calls);
 
@@ -188,7 +189,7 @@ class Core : public Buffer {
   // Set when a segment was rolled: whoever did it recycles others, because the keeper may not get
   // a processor for milliseconds when many threads append.
   std::atomic<bool> recycle_due_{false};
-  std::atomic_flag recycling_;  // held by whoever recycles
+  AdaptiveMutex recycle_mutex_;
   std::atomic<uint32_t> work_{0};
   std::atomic<bool> stop_keeper_{false};
   std::unique_ptr<Log> log_;

@@ -90,29 +90,27 @@ void Core::Keep() {
 
 void Core::Maintain() {
   TellFailure();
-  while (recycling_.test_and_set(std::memory_order_acquire)) recycling_.wait(true);
-  Recycle();
-  bool tight = false;
   {
-    AdaptiveLock lock(mutex_);
-    // Each start takes segments: above the limit, room is not only made for those who wait.
-    tight = (!waiting_.empty() || log_->stats().disk_bytes > options_.disk_bytes_max) &&
-            !log_->HasRoom() && log_->failed().ok();
-  }
-  if (tight) {
-    // What is dead at one state goes after the next one.
-    if (logged()) WriteState().ok();
-    if (logged()) WriteState().ok();
-    if (!log_->HasRoom() && MakeRoom()) {
-      Recycle();
+    AdaptiveLock recycle(recycle_mutex_);
+    Recycle();
+    bool tight = false;
+    {
+      AdaptiveLock lock(mutex_);
+      tight = !waiting_.empty() && !log_->HasRoom() && log_->failed().ok();
+    }
+    if (tight) {
+      // What is dead at one state goes after the next one.
       if (logged()) WriteState().ok();
       if (logged()) WriteState().ok();
+      if (!log_->HasRoom() && MakeRoom()) {
+        Recycle();
+        if (logged()) WriteState().ok();
+        if (logged()) WriteState().ok();
+      }
     }
   }
-  recycling_.clear(std::memory_order_release);
-  recycling_.notify_one();
-  const Status prepared =
-      log_->Maintain();  // an error is no failure yet: a full disk may have room
+  // An error is no failure yet: a full disk may have room again.
+  const Status prepared = log_->Maintain();
   {
     AdaptiveLock lock(mutex_);
     disk_error_ = prepared;
@@ -130,10 +128,22 @@ void Core::Maintain() {
 // By an append that rolled to a new segment.
 void Core::RecycleNow() {
   if (!recycle_due_.load(std::memory_order_relaxed)) return;
-  if (recycling_.test_and_set(std::memory_order_acquire)) return;  // somebody does
+  if (!recycle_mutex_.TryLock()) return;  // somebody does
   if (recycle_due_.exchange(false)) Recycle();
-  recycling_.clear(std::memory_order_release);
-  recycling_.notify_one();
+  recycle_mutex_.Unlock();
+}
+
+// By those who write notes: the keeper may not get a processor before a fast learner has filled the
+// last spare with leases.
+void Core::HelpNotes() {
+  if (!log_->NotesAreTight() || manual_) return;
+  {
+    AdaptiveLock recycle(recycle_mutex_);
+    log_->SealMapped();
+    WriteState().ok();
+    WriteState().ok();
+  }
+  log_->Maintain().ok();  // as in Maintain
 }
 
 // Segments that nobody needs become spares. Those of a log on disk only when a state says so: what

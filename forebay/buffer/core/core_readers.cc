@@ -156,6 +156,7 @@ Result<Batch> Core::Lease(int64_t groups, int64_t learner_version, TimePoint dea
     unblocked = unblocked_;
   }
   while (true) {
+    HelpNotes();
     Calls calls;
     Pinned pinned;
     int64_t sequence = 0;
@@ -245,8 +246,11 @@ void Core::LogLease(const BatchState& batch) {
   // Twice: a lost lease could make a checkpoint's batch be trained on again.
   Note({.type = RecordType::kLease}, payload);
   if (!log_->sync()) {
-    Note({.type = RecordType::kLease}, payload);
     leasing_ = 0;
+    if (Note({.type = RecordType::kLease}, payload)) return;
+    lease_error_ = log_->failed();
+    loaded_.erase(record.sequence);
+    table_.UnleaseFrom(record.sequence);
     return;
   }
   Note({.type = RecordType::kLease}, payload,
@@ -280,6 +284,7 @@ Status Core::MarkTrained(int64_t batch_sequence) {
 }
 
 Status Core::Commit(int64_t batch_sequence) {
+  HelpNotes();
   int64_t before = 0;
   {
     AdaptiveLock lock(mutex_);
@@ -398,6 +403,7 @@ Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
 }
 
 Status Core::Acknowledge(int64_t take_id) {
+  HelpNotes();
   AdaptiveLock lock(mutex_);
   if (!failed_.ok()) return failed_;
   if (logged()) {

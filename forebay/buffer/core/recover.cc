@@ -35,10 +35,16 @@ namespace {
 // reads them: a start must not take as long as reading everything.
 constexpr int64_t kVerifyBytesMax = int64_t{256} << 20;
 
+// How many records ahead the table learns of what comes.
+constexpr size_t kFar = 32, kNear = 16;
+
+// No record of a trajectory is smaller.
+constexpr int64_t kRecordBytesMin = RecordBytes(1);
+
 struct SegmentFile {
   uint32_t file_id = 0;
-  std::unique_ptr<LogFile> file;
   SegmentHeader header;
+  std::unique_ptr<LogFile> file;  // while it is read: there may be more than a process can hold open
 };
 
 class Recoverer {
@@ -63,6 +69,7 @@ class Recoverer {
   Status OpenSegments();
   Status OpenSegment(const std::string& name, uint32_t file_id);
   Status WrongGroupSize(int32_t found) const;
+  Status OpenFile(uint32_t number, SegmentFile& segment);
   Status ReadState();
   Status ReadSegment(uint32_t number, SegmentFile& segment);
   void ApplyRecords(uint32_t number, SegmentFile& segment, const SegmentScan& scan);
@@ -82,6 +89,8 @@ class Recoverer {
   Quarantine quarantine_;
 
   std::map<uint32_t, SegmentFile> segments_;  // by number
+  uint32_t open_segment_ = 0;             // whose file is open
+  int64_t segment_bytes_ = 0;
   std::vector<KnownSegment> known_;
   std::set<uint32_t> checked_;  // whose payloads were looked at by the scan
   std::set<int64_t> damaged_ids_;
@@ -119,6 +128,8 @@ Status Recoverer::OpenSegment(const std::string& name, uint32_t file_id) {
         std::min<int64_t>(static_cast<int64_t>(block.size()), (*file)->bytes())));
     read = (*file)->ReadAt(0, block.data(), block.size());
   }
+  // That says nothing of the file: as it is, everything in it would count as lost.
+  if (read.code() == StatusCode::kResourceExhausted) return read.WithContext(name);
   if (!read.ok()) {
     // Its trajectories count as quarantined; the file stays for a person to look at.
     Note(fmt::format("{}: {}", name, read.message()));
@@ -151,7 +162,19 @@ Status Recoverer::OpenSegment(const std::string& name, uint32_t file_id) {
                            .group_size = options_.group_size};
   }
   if (header->group_size != options_.group_size) return WrongGroupSize(header->group_size);
-  segments_[header->number] = {.file_id = file_id, .file = std::move(*file), .header = *header};
+  segments_[header->number] = {.file_id = file_id, .header = *header};
+  segment_bytes_ += (*file)->bytes();
+  return OkStatus();
+}
+
+// Opens its file, and closes the one that was open.
+Status Recoverer::OpenFile(uint32_t number, SegmentFile& segment) {
+  if (segment.file != nullptr) return OkStatus();
+  const auto before = segments_.find(open_segment_);
+  if (before != segments_.end()) before->second.file.reset();
+  open_segment_ = number;
+  FB_ASSIGN_OR_RETURN(segment.file,
+                      files_.Open(options_.folder + "/" + SegmentName(segment.file_id)));
   return OkStatus();
 }
 
@@ -171,6 +194,7 @@ Status Recoverer::ReadState() {
     return OkStatus();
   }
   state_sequence_ = last_sequence_ = state->sequence;
+  table->ReserveRestore(segment_bytes_ / kRecordBytesMin);
   replay_.emplace(std::move(*table), state->sequence, state->replay_from);
   return OkStatus();
 }
@@ -181,11 +205,18 @@ void Recoverer::NoteGap(int64_t from, int64_t to) {
 }
 
 Status Recoverer::ReadSegment(uint32_t number, SegmentFile& segment) {
-  KnownSegment known{.number = number, .file_id = segment.file_id, .bytes = segment.file->bytes()};
-  std::optional<SegmentScan> scan = ReadIndex(*segment.file, number);
+  KnownSegment known{
+      .number = number, .file_id = segment.file_id, .bytes = segment.header.capacity};
+  Status read = OpenFile(number, segment);
+  if (read.code() == StatusCode::kResourceExhausted) return read;
+  std::optional<SegmentScan> scan;
+  if (read.ok()) {
+    known.bytes = segment.file->bytes();
+    scan = ReadIndex(*segment.file, number);
+  }
   if (!scan) {
     std::string bytes(static_cast<size_t>(known.bytes), '\0');
-    const Status read = segment.file->ReadAt(0, bytes.data(), bytes.size());
+    if (read.ok()) read = segment.file->ReadAt(0, bytes.data(), bytes.size());
     if (!read.ok()) {
       Note(fmt::format("segment {}: {}", number, read.message()));
       ++unreadable_;
@@ -194,6 +225,10 @@ Status Recoverer::ReadSegment(uint32_t number, SegmentFile& segment) {
     }
     scan = ScanSegment(bytes, number);
     checked_.insert(number);
+    if (scan->unfinished > 0) {
+      Note(fmt::format("segment {}: {} trajectories were being written when the process ended",
+                       number, scan->unfinished));
+    }
     for (const DamagedRange& range : scan->damaged) {
       for (const TrajectoryId& id : range.lost) damaged_ids_.insert(id.trajectory_id);
       quarantine_.Put(number, range, std::string_view(bytes).substr(range.offset, range.bytes));
@@ -216,7 +251,11 @@ Status Recoverer::ReadSegment(uint32_t number, SegmentFile& segment) {
 }
 
 void Recoverer::ApplyRecords(uint32_t number, SegmentFile& segment, const SegmentScan& scan) {
-  for (const ScannedRecord& record : scan.records) {
+  const std::vector<ScannedRecord>& records = scan.records;
+  for (size_t i = 0; i < records.size(); ++i) {
+    if (i + kFar < records.size()) replay_->Ahead(records[i + kFar].header, Table::Ahead::kFar);
+    if (i + kNear < records.size()) replay_->Ahead(records[i + kNear].header, Table::Ahead::kNear);
+    const ScannedRecord& record = records[i];
     ++records_;
     last_sequence_ = std::max(last_sequence_, record.header.sequence);
     std::string payload(record.payload);
@@ -292,6 +331,7 @@ Status Recoverer::CheckReadable() {
 bool Recoverer::Readable(const Placed& placed, bool decode) {
   const auto segment = segments_.find(placed.info.segment);
   if (segment == segments_.end()) return false;
+  if (!OpenFile(segment->first, segment->second).ok()) return false;
   std::unique_ptr<char[]> buffer;
   const Result<std::string_view> payload =
       ReadTrajectory(*segment->second.file, placed.info.segment, placed.info.offset_64,

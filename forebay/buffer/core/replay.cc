@@ -55,6 +55,7 @@ void Replay::Apply(const RecordHeader& header, uint32_t offset_64, std::string_v
   }
   switch (header.type) {
     case RecordType::kPad:
+    case RecordType::kUnfinished:
     case RecordType::kTrajectory:
       return;
     case RecordType::kDispatch:

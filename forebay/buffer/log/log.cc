@@ -96,6 +96,13 @@ bool Log::Reserve(Kind kind, const RecordHeader& header, size_t payload_bytes,
   ++segment.records;
   ++records_;
   reserved_bytes_ += bytes;
+  if (kind != Kind::kNote && options_.durability == Durability::kOs) {
+    // Should the process be killed in the copy, recovery knows what this was, and where it ends.
+    RecordHeader unfinished = slot->header;
+    unfinished.type = RecordType::kUnfinished;
+    SealHeader(unfinished);
+    std::memcpy(slot->at, &unfinished, sizeof(unfinished));
+  }
   if (kind != Kind::kNote || done) {
     ++segment.unacknowledged;
     pending_.push_back(
@@ -137,7 +144,7 @@ void Log::Fill(LogSlot& slot, std::string_view payload) {
   }
 }
 
-void Log::Note(const RecordHeader& header, std::string_view payload,
+bool Log::Note(const RecordHeader& header, std::string_view payload,
                std::function<void(Status)> done) {
   LogSlot slot;
   if (!Reserve(Kind::kNote, header, payload.size(), done, &slot)) {
@@ -148,10 +155,11 @@ void Log::Note(const RecordHeader& header, std::string_view payload,
       pending_.push_back({.entry = {.header = header, .durable = false, .done = std::move(done)},
                           .segment = nullptr});
     }
-    return;
+    return false;
   }
   Fill(slot, payload);
   Kick();
+  return true;
 }
 
 void Log::Settle(const LogSlot& slot) {

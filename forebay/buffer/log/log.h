@@ -27,6 +27,7 @@
 
 #include "forebay/base/adaptive_mutex.h"
 #include "forebay/base/clock.h"
+#include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/buffer/log/file.h"
@@ -130,8 +131,9 @@ class Log {
   void Fill(LogSlot& slot, std::string_view payload);
   // kOs, kMemory: the owner's state has the record.
   void Settle(const LogSlot& slot);
-  // Reserve and Fill of a note, and Kick. `done` is for kSync: else it is durable on return.
-  void Note(const RecordHeader& header, std::string_view payload,
+  // Reserve and Fill of a note, and Kick. `done` is for kSync: else it is durable on return. False:
+  // the log has failed; `done` is told all the same.
+  bool Note(const RecordHeader& header, std::string_view payload,
             std::function<void(Status)> done = {});
   // kSync: somebody flushes soon.
   void Kick();
@@ -160,7 +162,9 @@ class Log {
   int64_t oldest_unacknowledged() const;
   int64_t reserved_bytes() const;  // since it was opened
   bool HasRoom() const;            // for another segment of trajectories
-  int64_t RoomToMove() const;      // bytes of records that a kMove could take
+  // The last spare is in use, and half of it: notes need another one soon.
+  bool NotesAreTight() const;
+  int64_t RoomToMove() const;  // bytes of records that a kMove could take
 
   // ---- segments
   std::shared_ptr<Segment> Pin(uint32_t number) const;  // null: not there
@@ -219,7 +223,9 @@ class Log {
   const LogOptions options_;
   const LogCallbacks callbacks_;
 
+  Mutex maintain_mutex_;  // who prepares segments; held over writes to the disk
   mutable AdaptiveMutex mutex_;
+  std::atomic<bool> few_spares_{false};
   AdaptiveCondVar flusher_wake_;
   std::shared_ptr<Segment> active_ FB_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Segment>> spares_ FB_GUARDED_BY(mutex_);

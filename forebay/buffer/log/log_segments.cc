@@ -210,6 +210,7 @@ bool Log::Roll(Kind kind, int64_t record_bytes) {
   }
   std::shared_ptr<Segment> next = std::move(spares_.front());
   spares_.pop_front();
+  few_spares_ = spares_.empty();
   Activate(std::move(next));
   callbacks_.on_work();
   return true;
@@ -283,7 +284,14 @@ bool Log::SpareWanted() const {
              (durable() ? options_.disk_bytes_max : options_.memory_bytes_max);
 }
 
+bool Log::NotesAreTight() const {
+  if (!few_spares_.load(std::memory_order_relaxed) || !durable()) return false;
+  AdaptiveLock lock(mutex_);
+  return spares_.empty() && active_->used > active_->capacity / 2 && failed_.ok();
+}
+
 Status Log::Maintain() {
+  MutexLock maintain(maintain_mutex_);
   while (true) {
     uint32_t file_id = 0;
     {
@@ -296,6 +304,7 @@ Status Log::Maintain() {
     if (sync()) FB_RETURN_IF_ERROR(files_->SyncFolder(options_.folder));
     AdaptiveLock lock(mutex_);
     spares_.push_back(std::move(segment));
+    few_spares_ = false;
   }
 }
 
@@ -400,6 +409,7 @@ void Log::Recycle(std::span<const uint32_t> numbers) {
       if (whole && spares_.size() < spares_max && !stopping_) {
         // The last one to go is the first to come back: its memory is the warmest.
         spares_.push_front(std::move(segment));
+        few_spares_ = false;
       } else {
         disk_bytes_ -= segment->capacity;
         remove.push_back(std::move(segment));

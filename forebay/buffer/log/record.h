@@ -29,8 +29,9 @@ enum class RecordType : uint8_t {
   kCommit = 7,      // payload: LeaseRecord, the batch up to which, and every trajectory it consumes
   kRelease = 8,     // header only; the batch is in trajectory_id
   kConsume = 9,     // payload: LeaseRecord without a batch: a reader acknowledged these
+  kUnfinished = 10,  // kOs: a trajectory that is being copied; its real header comes last
 };
-inline constexpr uint8_t kRecordTypeMax = 9;
+inline constexpr uint8_t kRecordTypeMax = 10;
 // The code of a kTrajectory record that is a copy of an earlier one, whose segment is to be freed.
 inline constexpr uint8_t kMovedRecord = 1;
 

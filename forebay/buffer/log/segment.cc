@@ -171,6 +171,15 @@ SegmentScan ScanSegment(std::string_view bytes, uint32_t number) {
       at += step;
       continue;
     }
+    if (header->type == RecordType::kUnfinished) {
+      // Never acknowledged, so nothing is lost.
+      damage.Flush(scan);
+      ++scan.unfinished;
+      last_sequence = header->sequence;
+      at += static_cast<size_t>(RecordBytes(header->payload_bytes));
+      scan.data_end = std::min(at, bytes.size());
+      continue;
+    }
     const std::string_view payload = rest.substr(kRecordAlign, header->payload_bytes);
     const auto size =
         std::min(static_cast<size_t>(RecordBytes(header->payload_bytes)), rest.size());

@@ -83,8 +83,9 @@ struct DamagedRange {
 struct SegmentScan {
   std::vector<ScannedRecord> records;  // without pads
   std::vector<DamagedRange> damaged;
-  size_t data_end = 0;  // of the last record
-  bool sealed = false;  // records are from the index; payloads were not looked at
+  size_t data_end = 0;     // of the last record
+  int64_t unfinished = 0;  // trajectories that were being copied when the process ended
+  bool sealed = false;     // records are from the index; payloads were not looked at
 };
 
 // Looks at every byte. Pure; `bytes` is the file's content and may be anything.
