@@ -233,6 +233,9 @@ class LearnerImpl final : public Learner {
                         const LearnerHooks& hooks) {
     CheckpointReport final_report = report;
     if (report.status.ok()) final_report.status = buffer.Commit(report.committed_batch);
+    if (final_report.status.ok() && report.releasable_batch > 0) {
+      final_report.status = buffer.Release(report.releasable_batch);
+    }
     if (hooks.checkpoint) hooks.checkpoint(final_report);
   }
 
