@@ -140,7 +140,8 @@ void Simulation::OnAppended(const Job& job, const Status& status) {
 
 // A client that did not get its answer appends again: once is enough.
 void Simulation::AppendAgain() {
-  if (appended_.empty()) return;
+  // What was damaged may be stored anew.
+  if (appended_.empty() || (implied() && ever_flipped_)) return;
   const Job& job = appended_[rng_.Below(appended_.size())];
   const BufferStats before = core_->stats();
   core_->AppendEncoded(
@@ -175,6 +176,10 @@ void Simulation::Close(int64_t group) {
   if (!closed.ok() && closed.code() != StatusCode::kNotFound) return;
   for (const TrajectoryId& id : before.PendingIds()) {
     if (id.group_id == group) rejected_.insert(id.trajectory_id);
+  }
+  // With implied dispatch the append of what was closed is acknowledged, as a duplicate is.
+  for (const auto& [id, job] : asked_) {
+    if (job.id.group_id == group) rejected_.insert(id);
   }
   std::erase_if(in_flight_, [&](const Job& job) { return job.id.group_id == group; });
   std::erase_if(vacant_, [&](const MissingMember& m) { return m.group_id == group; });
