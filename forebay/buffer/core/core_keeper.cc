@@ -96,7 +96,9 @@ void Core::Maintain() {
     bool tight = false;
     {
       AdaptiveLock lock(mutex_);
-      tight = !waiting_.empty() && !log_->HasRoom() && log_->failed().ok();
+      // Each start takes segments: above the limit, room is not only made for those who wait.
+      tight = (!waiting_.empty() || log_->stats().disk_bytes > options_.disk_bytes_max) &&
+              !log_->HasRoom() && log_->failed().ok();
     }
     if (tight) {
       // What is dead at one state goes after the next one.
