@@ -378,9 +378,7 @@ Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
               table_.Take(options.groups, options.selector, Now() + options.expires_after, rng_);
         }
       }
-      if (take_id) {
-        pinned = Pin(table_.FindTake(*take_id)->groups);
-      } else if (calls.empty()) {
+      if (!take_id && calls.empty()) {
         if (manual_) return LeaseTimedOut(options.groups);
         FB_RETURN_IF_ERROR(WaitForGroups(options.groups, deadline, unblocked));
         continue;
@@ -388,6 +386,13 @@ Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
     }
     Run(calls);
     if (!take_id) continue;
+    {
+      // Apart, so that writers are kept out for a few microseconds only.
+      AdaptiveLock lock(mutex_);
+      const TakeState* const take = table_.FindTake(*take_id);
+      if (take == nullptr) continue;  // it expired already
+      pinned = Pin(take->groups);
+    }
     std::vector<TrajectoryId> damaged;
     Result<Taken> taken = View(pinned, &damaged);
     if (taken.ok()) {

@@ -117,14 +117,18 @@ Result<Fd> OpenDurable(const std::string& path) {
   return fd;
 }
 
-Status WriteZeros(int fd, const std::string& path, int64_t bytes) {
+// Not durably, piece by piece: one sync follows.
+Status WriteZeros(const std::string& path, int64_t bytes) {
+  Fd direct(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_DIRECT));
+  if (!direct.valid() && errno == EINVAL) direct = Fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!direct.valid()) return ErrnoStatus("cannot open '" + path + "'", errno);
   const std::unique_ptr<char, decltype(&std::free)> zeros(
       static_cast<char*>(std::aligned_alloc(kBlockBytes, kZeroBytes)), &std::free);
   FB_CHECK(zeros != nullptr, "out of memory");
   std::memset(zeros.get(), 0, kZeroBytes);
   for (int64_t at = 0; at < bytes; at += static_cast<int64_t>(kZeroBytes)) {
     const size_t n = std::min(kZeroBytes, static_cast<size_t>(bytes - at));
-    FB_RETURN_IF_ERROR(WriteAll(fd, path, at, {zeros.get(), n}));
+    FB_RETURN_IF_ERROR(WriteAll(direct.get(), path, at, {zeros.get(), n}));
   }
   return OkStatus();
 }
@@ -172,7 +176,7 @@ class RealFileSystem : public FileSystem {
       if (opened.ok()) durable = std::move(*opened);
     }
     if (status.ok() && written) {
-      status = WriteZeros(durable.get(), path, bytes);
+      status = WriteZeros(path, bytes);
       if (status.ok() && ::fsync(fd.get()) != 0) {
         status = ErrnoStatus("cannot sync '" + path + "'", errno);
       }

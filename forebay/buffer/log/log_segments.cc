@@ -32,6 +32,8 @@ namespace {
 // The last spare is for notes: without the notes that end attempts nothing would ever be freed.
 constexpr size_t kSparesForNotes = 1;
 constexpr size_t kSparesWanted = 2;
+// kSync: what a log turns over while its readers keep up.
+constexpr size_t kSegmentsAtStart = 4;
 // More than these are given back: making a segment anew costs more than writing it once.
 constexpr size_t kSparesMax = 8;
 constexpr int64_t kSpareBytesMax = int64_t{512} << 20;
@@ -85,7 +87,14 @@ Result<std::unique_ptr<Log>> Log::Open(FileSystem* files, const LogOptions& opti
       log->segments_[known.number] = std::move(segment);
     }
   }
-  for (size_t i = 0; i < 1 + kSparesForNotes; ++i) {
+  // The first two are needed. Those after them are made now because to write zeros beside the first
+  // appends would slow both.
+  const size_t wanted = log->sync() && !options.manual ? kSegmentsAtStart : 1 + kSparesForNotes;
+  for (size_t i = 0; i < wanted; ++i) {
+    if (i > kSparesForNotes &&
+        log->stats().disk_bytes + options.segment_bytes > options.disk_bytes_max) {
+      break;
+    }
     FB_ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, log->NewSegment(log->next_file_id_++));
     AdaptiveLock lock(log->mutex_);
     log->spares_.push_back(std::move(segment));
