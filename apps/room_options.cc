@@ -95,6 +95,7 @@ buffer::BufferOptions MakeBufferOptions(const control::Config& config, const std
   o.segment_bytes = b.segment_mb * kMiB;
   o.memory_bytes_max = b.memory_mb_max * kMiB;
   o.disk_bytes_max = b.disk_mb_max * kMiB;
+  o.record_bytes_max = b.record_mb_max * kMiB;
   o.retain_committed = true;  // for forebay replay; the learner releases
   return o;
 }

@@ -31,7 +31,11 @@ if [ ${#missing[@]} -gt 0 ]; then
   $sudo env DEBIAN_FRONTEND=noninteractive apt-get update -qq
   $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
-command -v cargo >/dev/null || die "cargo is missing: install Rust 1.75 or newer (rustup) and run this again"
+rust_needed=1.88  # of apps/parquet_ffi/Cargo.toml
+command -v cargo >/dev/null || die "cargo is missing: install Rust $rust_needed or newer (rustup) and run this again"
+rust=$(cargo --version | cut -d ' ' -f 2)
+printf '%s\n' "$rust_needed" "$rust" | sort -V -C ||
+  die "Rust $rust is too old: install $rust_needed or newer (rustup update) and run this again"
 
 # The wheels: pip checks the hashes; a stamp of deps.txt says that they are unpacked.
 stamp=".deps/stamp"

@@ -61,7 +61,7 @@ struct RolloutSection {
 struct BufferSection {
   std::string durability = "sync";  // memory | os | sync
   int64_t max_staleness = 4;        // policy versions
-  int64_t memory_mb_max = 1024, disk_mb_max = 16384, segment_mb = 64;
+  int64_t memory_mb_max = 1024, disk_mb_max = 16384, segment_mb = 64, record_mb_max = 16;
   double append_deadline_s = 60;
 };
 

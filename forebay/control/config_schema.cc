@@ -92,18 +92,27 @@ std::vector<Field> Fields(Config& c) {
 
       {"buffer.durability",
        &c.buffer.durability,
-       "what an acknowledged trajectory survives: sync power loss, os kill -9, memory nothing",
+       "what an acknowledged trajectory survives: sync power loss, os kill -9, memory nothing "
+       "(docs/buffer.md helps to choose)",
        0,
        0,
        {"memory", "os", "sync"}},
       {"buffer.max_staleness", &c.buffer.max_staleness,
        "policy versions; no older token is trained on", 0, 1000000},
-      {"buffer.memory_mb_max", &c.buffer.memory_mb_max, "MiB of trajectories in memory", 1,
-       1 << 20},
-      {"buffer.disk_mb_max", &c.buffer.disk_mb_max, "MiB of log on disk", 16, 1 << 26},
-      {"buffer.segment_mb", &c.buffer.segment_mb, "MiB of one log segment", 1, 1024},
+      {"buffer.memory_mb_max", &c.buffer.memory_mb_max,
+       "MiB of segments kept in memory, older ones are read from disk; with durability memory the "
+       "limit: appends wait above it",
+       1, 1 << 20},
+      {"buffer.disk_mb_max", &c.buffer.disk_mb_max,
+       "MiB of segments on disk; appends wait above it until a checkpoint makes room", 16, 1 << 26},
+      {"buffer.segment_mb", &c.buffer.segment_mb,
+       "MiB of one log segment; less with durability os (16 at most) or memory (1), and where four "
+       "would not fit the limit",
+       1, 1024},
+      {"buffer.record_mb_max", &c.buffer.record_mb_max,
+       "MiB of one trajectory; on disk never more than a segment holds", 1, 1024},
       {"buffer.append_deadline_s", &c.buffer.append_deadline_s,
-       "seconds that an append waits for room", 0.1, 86400},
+       "seconds that an append waits for room; then its episode is played again", 0.1, 86400},
 
       {"learner.groups_per_step", &c.learner.groups_per_step, "groups of a batch", 1, 1 << 20},
       {"learner.group_size", &c.learner.group_size, "samples of one task", 1, 4096},
