@@ -44,7 +44,8 @@ constexpr int64_t kRecordBytesMin = RecordBytes(1);
 struct SegmentFile {
   uint32_t file_id = 0;
   SegmentHeader header;
-  std::unique_ptr<LogFile> file;  // while it is read: there may be more than a process can hold open
+  std::unique_ptr<LogFile>
+      file;  // while it is read: there may be more than a process can hold open
 };
 
 class Recoverer {
@@ -89,7 +90,7 @@ class Recoverer {
   Quarantine quarantine_;
 
   std::map<uint32_t, SegmentFile> segments_;  // by number
-  uint32_t open_segment_ = 0;             // whose file is open
+  uint32_t open_segment_ = 0;                 // whose file is open
   int64_t segment_bytes_ = 0;
   std::vector<KnownSegment> known_;
   std::set<uint32_t> checked_;  // whose payloads were looked at by the scan
@@ -375,8 +376,8 @@ void Recoverer::VerifyPayloads() {
 Result<Recovered> Recoverer::Finish() {
   Table& table = replay_->table();
   if (const int64_t gone = replay_->FinishState(); gone > 0) {
-    Note(fmt::format(
-        "{} pending trajectories are no longer in the log: they must be sampled again", gone));
+    Note(fmt::format("{} pending trajectories are no longer in the log: they must be sampled again",
+                     gone));
   }
   for (std::string& note : replay_->TakeNotes()) Note(std::move(note));
   // A batch that the restored weights were trained on stays trained, even if a member's record is

@@ -239,7 +239,8 @@ void Simulation::CheckAcknowledged(const Table& table, const Recovery& recovery)
   if (flipped_ && implied()) {
     // An append that was not acknowledged looks the same, so they are not counted, but reported
     // (by the start that found it, if that one came to its end).
-    EXPECT_TRUE(lost == 0 || start_failed_ || !recovery.notes.empty()) << names << "after " << history_;
+    EXPECT_TRUE(lost == 0 || start_failed_ || !recovery.notes.empty())
+        << names << "after " << history_;
   } else if (flipped_) {
     EXPECT_LE(lost, table.ledger().rejected[At(RejectReason::kQuarantined)] +
                         table.ledger().rejected[At(RejectReason::kLostInCrash)]);
