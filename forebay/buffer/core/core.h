@@ -91,6 +91,7 @@ class Core : public Buffer {
   struct Pinned {
     std::vector<Placed> placed;
     std::map<uint32_t, std::shared_ptr<Segment>> segments;
+    Status error;  // why one cannot be opened now
   };
   struct Views;
 

@@ -216,8 +216,9 @@ bool Core::MakeRoom() {
 
 // Copies the live records of a segment to the end of the log.
 void Core::Move(uint32_t number) {
-  const std::shared_ptr<Segment> segment = log_->Pin(number);
-  if (segment == nullptr) return;
+  const Result<std::shared_ptr<Segment>> pinned = log_->Pin(number);
+  if (!pinned.ok() || *pinned == nullptr) return;
+  const std::shared_ptr<Segment>& segment = *pinned;
   const std::shared_ptr<char> memory = log_->MemoryOf(*segment);
   for (const ScannedRecord& record : Log::Records(*segment, memory)) {
     if (record.header.type != RecordType::kTrajectory) continue;

@@ -72,13 +72,21 @@ Core::Pinned Core::Pin(std::span<const int64_t> groups) const {
     if (p.info.segment == last) continue;
     last = p.info.segment;
     std::shared_ptr<Segment>& segment = pinned.segments[last];
-    if (segment == nullptr) segment = log_->Pin(last);
+    if (segment != nullptr) continue;
+    Result<std::shared_ptr<Segment>> found = log_->Pin(last);
+    if (found.ok()) {
+      segment = std::move(*found);
+    } else {
+      pinned.error = found.status();
+    }
   }
   return pinned;
 }
 
-// Without the lock. `damaged`: what could not be read; the result is an error then.
+// Without the lock. `damaged`: what is lost; the result is an error then. An error without any: it
+// cannot be read now.
 Result<Taken> Core::View(const Pinned& pinned, std::vector<TrajectoryId>* damaged) const {
+  FB_RETURN_IF_ERROR(pinned.error);
   auto views = std::make_shared<Views>();
   Taken taken;
   taken.trajectories.reserve(pinned.placed.size());
@@ -224,6 +232,7 @@ Result<Batch> Core::Lease(int64_t groups, int64_t learner_version, TimePoint dea
               fmt::format("batch {} cannot be read again", sequence));
         }
         table_.UnleaseFrom(sequence);
+        if (damaged.empty()) return loaded.status();
         Quarantine(damaged, calls);
       }
     }
@@ -404,6 +413,7 @@ Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
       if (table_.GiveBackTake(*take_id).ok()) Quarantine(damaged, calls);
     }
     Run(calls);
+    if (damaged.empty()) return taken.status();
   }
 }
 

@@ -102,6 +102,32 @@ TEST_F(FaultTest, AFullDiskRefusesAndGoesOnWhenThereIsSpace) {
   EXPECT_EQ(ledger.rejected[static_cast<size_t>(RejectReason::kOutcome)], 1);
 }
 
+TEST_F(FaultTest, TooManyOpenFilesLoseNothing) {
+  Open();
+  for (int64_t group = 0; group < 3; ++group) ASSERT_TRUE(PlayGroup(*core_, group, 2, 1).ok());
+  disk_.Kill();
+  Open();  // from here on the segment is read from the disk
+  disk_.SetFaults({.open_full = 1000});
+  EXPECT_EQ(core_->Lease(1, 1, In(60)).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(core_->Take({.groups = 1}, In(60)).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(core_->ledger().pending, 6);
+  EXPECT_TRUE(events_.Rejected(RejectReason::kQuarantined).empty());
+  core_.reset();
+  disk_.Restart();
+  disk_.SetFaults({.open_full = 1000});
+  Recovery recovery;
+  const BufferOptions options{
+      .folder = "log", .group_size = 2, .segment_bytes = 1 << 14, .disk_bytes_max = 1 << 20};
+  const auto refused = Core::Open(&disk_, options, 0, events_.Listener(), &recovery);
+  EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+  Open();
+  EXPECT_EQ(core_->ledger().pending, 6);
+  EXPECT_TRUE(core_->Take({.groups = 1}, In(60)).ok());
+  const Result<Batch> batch = core_->Lease(2, 1, In(60));
+  ASSERT_TRUE(batch.ok()) << batch.status().ToString();
+  EXPECT_EQ(batch->sequence, 1);
+}
+
 TEST_F(FaultTest, ADiskThatCannotOpenIsAnErrorOfOpen) {
   disk_.SetFaults({.create_full = 1000});
   Recovery recovery;

@@ -288,6 +288,7 @@ Result<std::unique_ptr<LogFile>> SimDisk::Open(const std::string& path) {
   if (dead_) return Dead();
   const auto it = files_.find(path);
   if (it == files_.end()) return ErrnoStatus("cannot open '" + path + "'", ENOENT);
+  if (Strikes(faults_.open_full)) return ErrnoStatus("cannot open '" + path + "'", EMFILE);
   return std::unique_ptr<LogFile>(std::make_unique<SimFile>(this, it->second, generation_));
 }
 
@@ -296,6 +297,7 @@ Result<std::string> SimDisk::Read(const std::string& path) {
   if (dead_) return Dead();
   const auto it = files_.find(path);
   if (it == files_.end()) return ErrnoStatus("cannot open '" + path + "'", ENOENT);
+  if (Strikes(faults_.open_full)) return ErrnoStatus("cannot open '" + path + "'", EMFILE);
   if (Strikes(faults_.read_error)) return ErrnoStatus("cannot read '" + path + "'", EIO);
   return *it->second->now;
 }

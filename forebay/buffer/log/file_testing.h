@@ -25,6 +25,7 @@ struct DiskFaults {
   uint64_t write_full = 0;                // ENOSPC; a part was written
   uint64_t sync_error = 0;                // and what was not synced is lost
   uint64_t create_full = 0;               // ENOSPC
+  uint64_t open_full = 0;                 // EMFILE
   uint64_t read_error = 0;                // EIO
   int64_t disk_bytes = int64_t{1} << 40;  // all files together
 };

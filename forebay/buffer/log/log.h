@@ -167,7 +167,9 @@ class Log {
   int64_t RoomToMove() const;  // bytes of records that a kMove could take
 
   // ---- segments
-  std::shared_ptr<Segment> Pin(uint32_t number) const;  // null: not there
+  // With its file open, if it is on disk and there; null: not there. Not OK: the file cannot be
+  // opened now (too many are open), which says nothing about what is in it.
+  Result<std::shared_ptr<Segment>> Pin(uint32_t number) const;
   // Its memory now, or null: a copy holds it.
   std::shared_ptr<char> MemoryOf(const Segment& segment) const;
   // The payload of a record of a pinned segment: a view into its memory if there is any, else into

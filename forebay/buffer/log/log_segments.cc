@@ -346,14 +346,18 @@ bool Log::HasRoom() const {
   return spares_.size() > kSparesForNotes;
 }
 
-std::shared_ptr<Segment> Log::Pin(uint32_t number) const {
+Result<std::shared_ptr<Segment>> Log::Pin(uint32_t number) const {
   AdaptiveLock lock(mutex_);
   const auto it = segments_.find(number);
-  if (it == segments_.end()) return nullptr;
+  if (it == segments_.end()) return std::shared_ptr<Segment>();
   if (it->second->file == nullptr && durable()) {
     // There may be thousands of segments from before; a file is open once it is read.
     Result<std::unique_ptr<LogFile>> file = files_->Open(Path(it->second->file_id));
-    if (file.ok()) it->second->file = std::move(*file);
+    if (file.ok()) {
+      it->second->file = std::move(*file);
+    } else if (file.status().code() != StatusCode::kNotFound) {
+      return file.status();
+    }
   }
   return it->second;
 }

@@ -72,6 +72,8 @@ Result<State> StateFiles::Read() {
   for (int slot = 0; slot < 2; ++slot) {
     const Result<std::string> bytes = files_->Read(folder_ + "/" + kNames[slot]);
     if (!bytes.ok()) {
+      // That says nothing of the file.
+      if (bytes.status().code() == StatusCode::kResourceExhausted) return bytes.status();
       damaged = damaged || bytes.status().code() != StatusCode::kNotFound;
       continue;
     }
