@@ -28,6 +28,11 @@ class Replay {
 
   // Whether Apply wants to see the payload of this record.
   bool NeedsPayload(const RecordHeader& header) const;
+  // Apply of this record comes soon: first kFar, then kNear, each some records before.
+  void Ahead(const RecordHeader& header, Table::Ahead ahead) const {
+    if (header.type != RecordType::kTrajectory || !table_.Restoring()) return;
+    table_.PrefetchRestore(header.trajectory_id, header.group_id, ahead);
+  }
   void Apply(const RecordHeader& header, uint32_t offset_64, std::string_view payload);
 
   // After the last record. Gives how many pending trajectories of the state were not found, if it

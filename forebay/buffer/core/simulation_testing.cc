@@ -342,6 +342,7 @@ void Simulation::Drain() {
     if (group % 8 == 0) PumpNow();
   }
   vacant_.clear();
+  core_->Commit(checkpoint_).ok();  // CheckpointOne may not have told it
   // Without room the first ones end at their deadline, and that makes some.
   bool done = false;
   for (int attempt = 0; attempt < 20 && !done; ++attempt) {

@@ -37,9 +37,10 @@ constexpr size_t kSegmentsAtStart = 4;
 // More than these are given back: making a segment anew costs more than writing it once.
 constexpr size_t kSparesMax = 8;
 constexpr int64_t kSpareBytesMax = int64_t{512} << 20;
-// In memory segments are small, so there are more of them.
+// Mapped segments are filled at the speed of memory, and in memory they are small.
+constexpr size_t kMappedSparesWanted = 6;
 constexpr size_t kMemorySparesWanted = 16;
-constexpr size_t kMemorySparesMax = 64;
+constexpr size_t kMemorySparesMax = 128;
 constexpr int kFlushers = 2;
 
 // The bytes of a file or none, given back when the last view of them goes.
@@ -287,8 +288,10 @@ void Log::SealMapped() {
 }
 
 bool Log::SpareWanted() const {
-  return !stopping_ && failed_.ok() &&
-         spares_.size() < (durable() ? kSparesWanted : kMemorySparesWanted) &&
+  const size_t wanted = options_.durability == Durability::kSync ? kSparesWanted
+                        : options_.durability == Durability::kOs ? kMappedSparesWanted
+                                                                 : kMemorySparesWanted;
+  return !stopping_ && failed_.ok() && spares_.size() < wanted &&
          disk_bytes_ + options_.segment_bytes <=
              (durable() ? options_.disk_bytes_max : options_.memory_bytes_max);
 }

@@ -2,6 +2,7 @@
 // compared through the elements.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -28,6 +29,42 @@ class FlatIndex {
     for (uint32_t at = Home(hash, capacity);; at = Next(at, capacity)) {
       const uint32_t index = shard->entries[at];
       if (index == kNone || key_of(index) == key) return index;
+    }
+  }
+
+  // Starts to load where Find(key) will begin; later, with that loaded, `prefetch(index)` is called
+  // with what Find will compare: for many ids in a row, whose memory is then waited for once.
+  void PrefetchEntries(int64_t key) const {
+    const uint64_t hash = Mix64(static_cast<uint64_t>(key));
+    const Shard* shard = ShardOf(hash);
+    if (shard == nullptr || shard->entries.empty()) return;
+    const uint32_t home = Home(hash, static_cast<uint32_t>(shard->entries.size()));
+    __builtin_prefetch(&shard->entries[home]);
+  }
+  template <typename Prefetch>
+  void PrefetchElements(int64_t key, const Prefetch& prefetch) const {
+    const uint64_t hash = Mix64(static_cast<uint64_t>(key));
+    const Shard* shard = ShardOf(hash);
+    if (shard == nullptr || shard->entries.empty()) return;
+    const auto capacity = static_cast<uint32_t>(shard->entries.size());
+    uint32_t at = Home(hash, capacity);
+    for (int n = 0; n < kPrefetched && shard->entries[at] != kNone; ++n) {
+      prefetch(shard->entries[at]);
+      at = Next(at, capacity);
+    }
+  }
+
+  // Room for so many entries in all.
+  template <typename KeyOf>
+  void Reserve(size_t size, const KeyOf& key_of) {
+    if (size < kShards * kFewest) return;
+    if (shards_.empty()) shards_.resize(kShards);
+    // Most shards get no more than the average and four standard deviations.
+    const size_t average = size / kShards;
+    const size_t most = average + 4 * static_cast<size_t>(std::sqrt(average));
+    const size_t capacity = most + most / 2 + 2;
+    for (Shard& shard : shards_) {
+      if (shard.entries.size() < capacity) Rebuild(shard, capacity, key_of);
     }
   }
 
@@ -78,6 +115,7 @@ class FlatIndex {
   static constexpr int kShardShift = 54;
   static constexpr size_t kShards = size_t{1} << (64 - kShardShift);
   static constexpr size_t kFewest = 8;
+  static constexpr int kPrefetched = 8;
 
   struct Shard {
     std::vector<uint32_t> entries;

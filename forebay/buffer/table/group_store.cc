@@ -1,5 +1,6 @@
 #include "forebay/buffer/table/group_store.h"
 
+#include <cstddef>
 #include <cstdint>
 
 #include "forebay/base/check.h"
@@ -21,6 +22,11 @@ uint32_t GroupStore::AddGroup(int64_t group_id) {
   by_group_.Insert(group_id, g, [this](uint32_t i) { return groups_[i].group_id; });
   LinkOpen(g);
   return g;
+}
+
+void GroupStore::ReserveIndexes(size_t groups, size_t attempts) {
+  by_group_.Reserve(groups, [this](uint32_t g) { return groups_[g].group_id; });
+  by_trajectory_.Reserve(attempts, [this](uint32_t s) { return slots_[s].trajectory_id; });
 }
 
 void GroupStore::RemoveGroup(uint32_t g) {

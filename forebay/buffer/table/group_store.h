@@ -84,6 +84,17 @@ class GroupStore {
     return by_trajectory_.Find(trajectory_id,
                                [this](uint32_t s) { return slots_[s].trajectory_id; });
   }
+  // What Find... will look at, some calls before (see FlatIndex).
+  void PrefetchEntries(int64_t group_id, int64_t trajectory_id) const {
+    by_group_.PrefetchEntries(group_id);
+    by_trajectory_.PrefetchEntries(trajectory_id);
+  }
+  void PrefetchGroups(int64_t group_id) const {
+    by_group_.PrefetchElements(group_id,
+                               [this](uint32_t g) { __builtin_prefetch(&groups_[g].group_id); });
+  }
+  // Room in the indexes for so many groups and attempts.
+  void ReserveIndexes(size_t groups, size_t attempts);
   bool HasRoom() const {
     return free_ != kNoIndex || (uint64_t{groups_.size()} + 1) * size_ < kNoIndex;
   }

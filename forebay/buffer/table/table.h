@@ -200,6 +200,18 @@ class Table {
   // The record of an awaited trajectory was found. False: it is not awaited (any more), or it does
   // not fit.
   bool Restore(const TrajectoryId& id, const PendingInfo& info);
+  // Makes room for all that is awaited, but no more than `most`: at once rather than bit by bit.
+  void ReserveRestore(int64_t most);
+  // Starts to load what Restore of this trajectory will look at: first kFar, then kNear, each some
+  // calls of Restore before. Millions of them take the time of their memory otherwise.
+  enum class Ahead { kFar, kNear };
+  void PrefetchRestore(int64_t trajectory_id, int64_t group_id, Ahead ahead) const {
+    if (ahead == Ahead::kFar) {
+      store_.PrefetchEntries(group_id, trajectory_id);
+    } else {
+      store_.PrefetchGroups(group_id);
+    }
+  }
   // What was not found counts as rejected (kQuarantined) when it was pending; leases from the first
   // batch on that lost a group are undone, retained batches that lost one are released. Gives how
   // many were not found.

@@ -17,6 +17,12 @@ bool Table::Awaits(int64_t trajectory_id) const {
   return restoring_ && restoring_->awaited.Contains(trajectory_id);
 }
 
+void Table::ReserveRestore(int64_t most) {
+  if (!restoring_) return;
+  const auto members = static_cast<size_t>(std::min(most, restoring_->awaited.count()));
+  store_.ReserveIndexes(members / store_.group_size(), members);
+}
+
 bool Table::Restore(const TrajectoryId& id, const PendingInfo& info) {
   if (!Awaits(id.trajectory_id) || id.member < 0 || id.member >= group_size() || id.attempt < 0 ||
       id.attempt > kAttemptMax || info.min_version < 0 || info.min_version > kVersionMax ||
