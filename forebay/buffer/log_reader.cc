@@ -214,6 +214,7 @@ void LogReader::LookInside(SegmentInfo& info) {
 std::optional<LogEvent> LogReader::EventOf(const RecordHeader& header) {
   switch (header.type) {
     case RecordType::kPad:
+    case RecordType::kUnfinished:
       return std::nullopt;
     case RecordType::kDispatch:
       return LogEvent::kDispatch;
