@@ -40,12 +40,12 @@ class FaultTest : public testing::Test {
   std::unique_ptr<Core> core_;
 };
 
-TEST_F(FaultTest, AfterAFailedSyncNothingIsAcknowledgedAndReadsGoOn) {
+TEST_F(FaultTest, AfterAFailedWriteNothingIsAcknowledgedAndReadsGoOn) {
   Open();
   ASSERT_TRUE(PlayGroup(*core_, 0, 2, 1).ok());
   ASSERT_TRUE(core_->Dispatch(TestId(1, 0)).ok());
   ASSERT_TRUE(core_->Dispatch(TestId(1, 1)).ok());
-  disk_.SetFaults({.sync_error = 1000});
+  disk_.SetFaults({.write_error = 1000});
   const Status refused = AppendAndWait(*core_, SimpleTrajectory(TestId(1, 0), 1));
   EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
   EXPECT_THAT(refused.message(), HasSubstr("sealed and never retried"));
