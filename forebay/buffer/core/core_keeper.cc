@@ -96,9 +96,11 @@ void Core::Maintain() {
     bool tight = false;
     {
       AdaptiveLock lock(mutex_);
-      // Each start takes segments: above the limit, room is not only made for those who wait.
-      tight = (!waiting_.empty() || log_->stats().disk_bytes > options_.disk_bytes_max) &&
-              !log_->HasRoom() && log_->failed().ok();
+      // Not only for those who wait: notes need a spare, and each start takes segments, above the
+      // limit if need be.
+      tight = !log_->HasRoom() && log_->failed().ok() &&
+              (!waiting_.empty() || log_->OutOfSpares() ||
+               log_->stats().disk_bytes > options_.disk_bytes_max);
     }
     if (tight) {
       // What is dead at one state goes after the next one.

@@ -67,6 +67,7 @@ class Recoverer {
   Status OpenFile(uint32_t number, SegmentFile& segment);
   Status ReadState();
   Status ReadSegment(uint32_t number, SegmentFile& segment);
+  Status DropEmpty(SegmentFile& segment);
   void ApplyRecords(uint32_t number, SegmentFile& segment, const SegmentScan& scan);
   Status SealSegment(uint32_t number, SegmentFile& segment, const SegmentScan& scan);
   void NoteGap(int64_t from, int64_t to);
@@ -198,6 +199,12 @@ void Recoverer::NoteGap(int64_t from, int64_t to) {
   Note(fmt::format("records {} to {} are not in the log", from, to - 1));
 }
 
+// Starts that end before their first record must not fill the disk.
+Status Recoverer::DropEmpty(SegmentFile& segment) {
+  segment.file.reset();
+  return files_.Remove(options_.folder + "/" + SegmentName(segment.file_id));
+}
+
 Status Recoverer::ReadSegment(uint32_t number, SegmentFile& segment) {
   KnownSegment known{
       .number = number, .file_id = segment.file_id, .bytes = segment.header.capacity};
@@ -219,6 +226,7 @@ Status Recoverer::ReadSegment(uint32_t number, SegmentFile& segment) {
     }
     scan = ScanSegment(bytes, number);
     checked_.insert(number);
+    if (scan->records.empty() && scan->damaged.empty()) return DropEmpty(segment);
     if (scan->unfinished > 0) {
       Note(fmt::format("segment {}: {} trajectories were being written when the process ended",
                        number, scan->unfinished));
@@ -234,9 +242,8 @@ Status Recoverer::ReadSegment(uint32_t number, SegmentFile& segment) {
     FB_RETURN_IF_ERROR(SealSegment(number, segment, *scan));
     known.bytes = segment.file->bytes();
   } else {
-    if (!scan->records.empty()) {
-      NoteGap(last_sequence_ + 1, scan->records.front().header.sequence);
-    }
+    if (scan->records.empty()) return DropEmpty(segment);
+    NoteGap(last_sequence_ + 1, scan->records.front().header.sequence);
     ApplyRecords(number, segment, *scan);
   }
   known.last_sequence = last_sequence_;

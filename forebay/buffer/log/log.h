@@ -162,6 +162,7 @@ class Log {
   int64_t oldest_unacknowledged() const;
   int64_t reserved_bytes() const;  // since it was opened
   bool HasRoom() const;            // for another segment of trajectories
+  bool OutOfSpares() const { return few_spares_.load(std::memory_order_relaxed); }
   // The last spare is in use, and half of it: notes need another one soon.
   bool NotesAreTight() const;
   int64_t RoomToMove() const;  // bytes of records that a kMove could take
