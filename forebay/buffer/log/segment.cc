@@ -128,7 +128,7 @@ std::string EncodeIndex(uint32_t number, const std::vector<RecordHeader>& header
   std::string bytes(static_cast<size_t>(IndexBytes(count)), '\0');
   const std::string_view index(reinterpret_cast<const char*>(headers.data()),
                                headers.size() * sizeof(RecordHeader));
-  std::memcpy(bytes.data(), index.data(), index.size());
+  index.copy(bytes.data(), index.size());  // null when empty: no memcpy
   SegmentTrailer trailer{.magic = kTrailerMagic,
                          .number = number,
                          .index_crc = Crc32c(index),
