@@ -141,20 +141,18 @@ Status Recoverer::OpenSegment(const std::string& name, uint32_t file_id) {
     return files_.Remove(path);
   }
   if (!header.ok()) {
-    // The first record names the segment too.
-    RecordHeader first;
-    if (block.size() == kDataBegin + kRecordAlign) {
-      std::memcpy(&first, block.data() + kDataBegin, sizeof(first));
-    }
+    // Its records name it too.
+    std::string bytes(static_cast<size_t>((*file)->bytes()), '\0');
+    FB_RETURN_IF_ERROR((*file)->ReadAt(0, bytes.data(), bytes.size()));
+    const std::optional<RecordHeader> newest = NewestHeader(bytes);
     Note(fmt::format("{}: {}", name, header.status().message()));
-    if (!ParseHeader(std::string_view(block).substr(std::min(kDataBegin, block.size())),
-                     first.segment)) {
+    if (!newest) {
       ++unreadable_;
       return OkStatus();
     }
-    header = SegmentHeader{.number = first.segment,
+    header = SegmentHeader{.number = newest->segment,
                            .capacity = (*file)->bytes(),
-                           .first_sequence = first.sequence,
+                           .first_sequence = 0,
                            .group_size = options_.group_size};
   }
   if (header->group_size != options_.group_size) return WrongGroupSize(header->group_size);

@@ -243,7 +243,8 @@ void Simulation::CheckAcknowledged(const Table& table, const Recovery& recovery)
         << names << "after " << history_;
   } else if (flipped_) {
     EXPECT_LE(lost, table.ledger().rejected[At(RejectReason::kQuarantined)] +
-                        table.ledger().rejected[At(RejectReason::kLostInCrash)]);
+                        table.ledger().rejected[At(RejectReason::kLostInCrash)])
+        << names << "after " << history_;
   } else {
     EXPECT_EQ(lost, 0) << "acknowledged and lost: " << names << "after " << history_;
   }

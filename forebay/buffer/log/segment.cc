@@ -143,6 +143,17 @@ std::string EncodeIndex(uint32_t number, const std::vector<RecordHeader>& header
   return bytes;
 }
 
+std::optional<RecordHeader> NewestHeader(std::string_view bytes) {
+  std::optional<RecordHeader> newest;
+  for (size_t at = kDataBegin; at + kRecordAlign <= bytes.size(); at += kRecordAlign) {
+    RecordHeader header;
+    std::memcpy(&header, bytes.data() + at, sizeof(header));
+    if (header.segment == 0 || (newest && header.segment <= newest->segment)) continue;
+    if (auto found = ParseHeader(bytes.substr(at), header.segment)) newest = found;
+  }
+  return newest;
+}
+
 SegmentScan ScanSegment(std::string_view bytes, uint32_t number) {
   SegmentScan scan;
   // The index is no damaged record.
