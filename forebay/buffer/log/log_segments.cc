@@ -121,7 +121,11 @@ Result<std::unique_ptr<Log>> Log::Open(FileSystem* files, const LogOptions& opti
   return log;
 }
 
-Log::~Log() {
+void Log::Close() {
+  {
+    AdaptiveLock lock(mutex_);
+    if (stopping_) return;
+  }
   Flush().ok();  // a failure was told through on_failure
   std::shared_ptr<Segment> active;
   std::deque<std::shared_ptr<Segment>> spares;
