@@ -1,5 +1,8 @@
 // forebay: the command line. Parsing only; the work is in apps/*_command.cc.
+#include <sys/resource.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -164,10 +167,21 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace forebay::apps
 
+// A buffer holds the files of its segments open, which the usual soft limit of 1024 is too small
+// for. Not more than this: children inherit it, and some walk through all of it.
+static void RaiseOpenFilesLimit() {
+  constexpr rlim_t kOpenFiles = 65536;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kOpenFiles) return;
+  limit.rlim_cur = std::min(kOpenFiles, limit.rlim_max);
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int main(int argc, char** argv) {
   // A limit on the size of files is an error of the write, as a full disk is. A handler, because an
   // ignored signal would be ignored in the environment's programs too.
   std::signal(SIGXFSZ, [](int) {});
   std::set_terminate(forebay::apps::OnTerminate);
+  RaiseOpenFilesLimit();
   return forebay::apps::Main(argc, argv);
 }

@@ -1,6 +1,7 @@
 """Goal: what docs/buffer.md says of a served buffer is so: its example runs as it stands, and a server that is killed and
 started again goes on where it was."""
 import re
+import resource
 import struct
 import subprocess
 import sys
@@ -39,6 +40,40 @@ class BufferServeTest(ForebayTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.count("{'correct': 1.0}"), 2)
         self.assertIn("'dispatched': 2, 'trained': 2", done.stdout)
+
+    def test_the_open_files_limit_is_raised(self):
+        # Segments are open files: at the usual soft limit of 1024 a large buffer would take no more appends.
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE))
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
+        server = self.serve()
+        soft = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)[0]
+        self.assertEqual(soft, 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536))
+
+    def test_what_cannot_be_served_is_said_before_anything_is_made(self):
+        for tables, word in (["../up"], "no table name"), (["a", "a"], "named twice"):
+            named = [word for table in tables for word in ("--table", table)]
+            self.assert_fails(self.forebay("buffer", "serve", self.folder / "new/x", *named), 2, word)
+            self.assertFalse((self.folder / "new/up").exists())
+            self.assertFalse((self.folder / "new/x/a").exists())
+        # Two servers on one folder would give the same ids out.
+        self.serve()
+        other = self.forebay("buffer", "serve", self.folder / "shared", "--table", "other", "--listen",
+                             f"unix:{self.folder}/other.sock")
+        self.assert_fails(other, 2, "another process serves")
+        self.assertFalse((self.folder / "other.sock").exists())
+
+    def test_ids_are_not_given_twice_when_the_list_of_producers_is_lost(self):
+        server = self.serve()
+        with BufferClient(self.address, producer="actor") as client:
+            self.append_group(client)
+        server.kill()
+        server.wait()
+        (self.folder / "shared/producers.json").unlink()
+        self.serve()
+        with BufferClient(self.address, producer="actor") as client:
+            self.append_group(client)
+            self.assertEqual(client.stats()["dispatched"], 4)
 
     def test_D2_a_committed_batch_does_not_come_again_after_a_kill_of_the_server(self):
         server = self.serve()

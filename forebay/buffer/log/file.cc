@@ -45,7 +45,7 @@ Status WriteAll(int fd, const std::string& path, int64_t offset, std::string_vie
 
 class RealFile : public LogFile {
  public:
-  // `durable` is the same file opened for durable writes.
+  // `durable` is the same file opened for durable writes; invalid: there will be none.
   RealFile(Fd fd, Fd durable, std::string path, int64_t bytes)
       : fd_(std::move(fd)), durable_(std::move(durable)), path_(std::move(path)), bytes_(bytes) {}
   ~RealFile() override {
@@ -57,6 +57,7 @@ class RealFile : public LogFile {
   Status WriteDurable(int64_t offset, std::string_view bytes) override {
     FB_CHECK(static_cast<size_t>(offset) % kBlockBytes == 0 && bytes.size() % kBlockBytes == 0,
              "durable writes are of whole blocks");
+    FB_CHECK(durable_.valid(), "durable writes are to files that were created written");
     return WriteAll(durable_.get(), path_, offset, bytes);
   }
 
@@ -170,7 +171,7 @@ class RealFileSystem : public FileSystem {
         error == 0 ? OkStatus()
                    : ErrnoStatus(fmt::format("cannot take {} bytes for '{}'", bytes, path), error);
     Fd durable;
-    if (status.ok()) {
+    if (status.ok() && written) {
       Result<Fd> opened = OpenDurable(path);
       status = opened.status();
       if (opened.ok()) durable = std::move(*opened);
@@ -194,9 +195,9 @@ class RealFileSystem : public FileSystem {
     if (!fd.valid()) return ErrnoStatus("cannot open '" + path + "'", errno);
     struct stat info{};
     if (::fstat(fd.get(), &info) != 0) return ErrnoStatus("cannot stat '" + path + "'", errno);
-    FB_ASSIGN_OR_RETURN(Fd durable, OpenDurable(path));
+    // There may be thousands of them: one descriptor each.
     return std::unique_ptr<LogFile>(
-        std::make_unique<RealFile>(std::move(fd), std::move(durable), path, info.st_size));
+        std::make_unique<RealFile>(std::move(fd), Fd(), path, info.st_size));
   }
 
   Result<std::string> Read(const std::string& path) override {

@@ -19,9 +19,9 @@ inline constexpr size_t kBlockBytes = 4096;
 class LogFile {
  public:
   virtual ~LogFile() = default;
-  // All of `bytes` at `offset`, on the device when it returns (O_DIRECT | O_DSYNC). Multiples of
-  // kBlockBytes. After an error any part may have been written, and trying again proves nothing:
-  // the kernel may have dropped what it could not write.
+  // Of a file that was created written: all of `bytes` at `offset`, on the device when it returns
+  // (O_DIRECT | O_DSYNC). Multiples of kBlockBytes. After an error any part may have been written,
+  // and trying again proves nothing: the kernel may have dropped what it could not write.
   virtual Status WriteDurable(int64_t offset, std::string_view bytes) = 0;
   // All of `bytes` at `offset`, into the page cache. kResourceExhausted: the disk is full.
   virtual Status Write(int64_t offset, std::string_view bytes) = 0;
