@@ -94,6 +94,10 @@ class RealFile : public LogFile {
 
   int64_t bytes() const override { return bytes_; }
 
+  void WillRead(int64_t offset, int64_t bytes) override {
+    ::posix_fadvise(fd_.get(), offset, bytes, POSIX_FADV_WILLNEED);
+  }
+
  private:
   Fd fd_, durable_;
   std::string path_;
@@ -194,6 +198,8 @@ class RealFileSystem : public FileSystem {
     if (!fd.valid()) return ErrnoStatus("cannot open '" + path + "'", errno);
     struct stat info{};
     if (::fstat(fd.get(), &info) != 0) return ErrnoStatus("cannot stat '" + path + "'", errno);
+    // A record, or an index: what lies around them is not read.
+    ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_RANDOM);
     FB_ASSIGN_OR_RETURN(Fd durable, OpenDurable(path));
     return std::unique_ptr<LogFile>(
         std::make_unique<RealFile>(std::move(fd), std::move(durable), path, info.st_size));
