@@ -104,6 +104,7 @@ class Recoverer {
   std::set<uint32_t> checked_;  // whose payloads were looked at by the scan
   std::set<int64_t> damaged_ids_;
   int64_t unreadable_ = 0, records_ = 0;
+  Status no_resource_;  // to open what has to be checked: nothing is decided then
   uint32_t next_file_id_ = 1;
   int64_t state_sequence_ = 0, last_sequence_ = 0;
   std::optional<Replay> replay_;
@@ -190,6 +191,7 @@ Status Recoverer::OpenFile(uint32_t number, SegmentFile& segment) {
 
 Status Recoverer::ReadState() {
   Result<State> state = states_.Read();
+  if (state.status().code() == StatusCode::kResourceExhausted) return state.status();
   Result<Table> table = state.ok() ? Table::DecodeSnapshot(state->table) : state.status();
   if (table.ok() && table->group_size() != options_.group_size) {
     return WrongGroupSize(table->group_size());
@@ -350,7 +352,10 @@ Status Recoverer::CheckReadable() {
 bool Recoverer::Readable(const Placed& placed, bool decode) {
   const auto segment = segments_.find(placed.info.segment);
   if (segment == segments_.end()) return false;
-  if (!OpenFile(segment->first, segment->second).ok()) return false;
+  if (const Status opened = OpenFile(segment->first, segment->second); !opened.ok()) {
+    if (opened.code() == StatusCode::kResourceExhausted) no_resource_ = opened;
+    return false;
+  }
   std::unique_ptr<char[]> buffer;
   const Result<std::string_view> payload =
       ReadTrajectory(*segment->second.file, placed.info.segment, placed.info.offset_64,
@@ -410,6 +415,7 @@ Result<Recovered> Recoverer::Finish() {
   // Only now: what the checkpoint holds is not pending any more.
   for (const TrajectoryId& id : replay_->Unseen()) GiveUpTrajectory(table, id, report_);
   VerifyPayloads();
+  FB_RETURN_IF_ERROR(no_resource_);
   EndAttempts(table, damaged_ids_, options_.implied_dispatch);
   table.MarkReplays();
   CheckReplays(table, committed_batch_, report_);
