@@ -76,6 +76,7 @@ class Selection {
       const std::optional<Outcome> outcome = ParseOutcome(name);
       if (!outcome) {
         std::vector<std::string> known;
+        known.reserve(kOutcomes);
         for (int i = 0; i < kOutcomes; ++i) {
           known.emplace_back(OutcomeName(static_cast<Outcome>(i)));
         }

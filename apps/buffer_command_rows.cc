@@ -56,6 +56,7 @@ class JsonRows : public RowWriter {
                        : "null",
                    fate.batch == 0 ? "null" : fmt::format("{}", fate.batch));
     std::vector<std::string> rewards;
+    rewards.reserve(t.rewards.size());
     for (const auto& [name, value] : t.rewards) {
       rewards.push_back(fmt::format("{}:{}", Quoted(name), value));
     }

@@ -1,6 +1,7 @@
 #include "apps/buffer_serve_command.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -20,6 +21,7 @@
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
+#include "forebay/buffer/log_reader.h"
 #include "forebay/buffer/server.h"
 
 namespace forebay::apps {
@@ -70,6 +72,16 @@ buffer::BufferOptions OptionsOf(const BufferServeCommand& command, const std::st
   return options;
 }
 
+// What the learners' checkpoints hold, as far as the log knows: a learner that holds more says so
+// by its next Commit. 0: no log, or one that Open will speak of.
+int64_t CommittedBatch(const buffer::BufferOptions& options) {
+  if (options.durability == buffer::Durability::kMemory) return 0;
+  const auto reader = buffer::LogReader::Open(options.folder);
+  if (!reader.ok()) return 0;
+  const Result<buffer::LogState> state = (*reader)->ReadState();
+  return state.ok() ? state->committed_batch : 0;
+}
+
 void PrintRecovery(const std::string& table, const buffer::Recovery& recovery) {
   if (recovery.records > 0) {
     std::printf("table %s: %lld records recovered\n", table.c_str(),
@@ -99,6 +111,12 @@ Status BufferServe(const BufferServeCommand& command) {
 
   std::vector<std::string> names = command.tables;
   if (names.empty()) names = {"train"};
+  for (const std::string& name : names) {
+    FB_RETURN_IF_ERROR(buffer::CheckTableName(name));
+    if (std::ranges::count(names, name) > 1) {
+      return InvalidArgument("table '" + name + "' is named twice");
+    }
+  }
   std::vector<std::unique_ptr<buffer::Buffer>> buffers;
   std::map<std::string, buffer::ServedTable> tables;
   for (const std::string& name : names) {
@@ -110,18 +128,15 @@ Status BufferServe(const BufferServeCommand& command) {
     buffer::Recovery recovery;
     const buffer::BufferOptions buffer_options = OptionsOf(command, name);
     FB_ASSIGN_OR_RETURN(auto opened,
-                        buffer::Buffer::Open(buffer_options, 0, std::move(listener), &recovery));
+                        buffer::Buffer::Open(buffer_options, CommittedBatch(buffer_options),
+                                             std::move(listener), &recovery));
     PrintRecovery(name, recovery);
     buffers.push_back(std::move(opened));
-    if (!tables
-             .insert({name,
-                      {.buffer = buffers.back().get(),
-                       .implied_dispatch = true,
-                       .group_size = command.group_size,
-                       .record_bytes_max = buffer_options.record_bytes_max}})
-             .second) {
-      return InvalidArgument("table '" + name + "' is named twice");
-    }
+    options.next_trajectory_id = std::max(options.next_trajectory_id, recovery.next_trajectory_id);
+    tables[name] = {.buffer = buffers.back().get(),
+                    .implied_dispatch = true,
+                    .group_size = command.group_size,
+                    .record_bytes_max = buffer_options.record_bytes_max};
   }
   FB_ASSIGN_OR_RETURN(const std::unique_ptr<buffer::Server> server,
                       buffer::Server::Start(std::move(tables), options));
@@ -162,7 +177,7 @@ void AddServe(CLI::App& parent, BufferApp& buffer) {
       ->check(CLI::IsMember({"memory", "os", "sync"}));
   app->add_option("--group-size", command->group_size, "trajectories that are given out together")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 16));
   app->add_option("--max-staleness", command->max_staleness,
                   "policy versions that a trajectory may be behind its reader's")
       ->capture_default_str()

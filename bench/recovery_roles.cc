@@ -152,6 +152,7 @@ int WriteRole(int argc, char** args) {
   buffer::RemoteTable* const table = *found;
   const auto seed = static_cast<uint64_t>(std::atoll(args[2]));
   std::vector<std::thread> threads;
+  threads.reserve(kThreadsOfWriter);
   for (uint64_t thread = 0; thread < kThreadsOfWriter; ++thread) {
     threads.emplace_back([&, thread] {
       Rng rng(DeriveSeed(seed, thread));

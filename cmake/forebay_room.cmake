@@ -52,7 +52,8 @@ function(forebay_room NAME)
   endforeach()
 endfunction()
 
-# forebay_fuzz(ROOM FILE): a libFuzzer target from FILE (fuzz preset), else nothing.
+# forebay_fuzz(ROOM FILE): a libFuzzer target from FILE (fuzz preset), else nothing. `fuzzers` is all of
+# them, without the rest of the tree.
 function(forebay_fuzz ROOM FILE)
   if(NOT FOREBAY_BUILD_FUZZERS)
     return()
@@ -62,4 +63,8 @@ function(forebay_fuzz ROOM FILE)
   target_link_libraries(${base} PRIVATE forebay_${ROOM})
   target_compile_options(${base} PRIVATE -fsanitize=fuzzer)
   target_link_options(${base} PRIVATE -fsanitize=fuzzer)
+  if(NOT TARGET fuzzers)
+    add_custom_target(fuzzers)
+  endif()
+  add_dependencies(fuzzers ${base})
 endfunction()

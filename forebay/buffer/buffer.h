@@ -181,8 +181,8 @@ class Buffer {
   // Counts an attempt as in flight and logs it. kFailedPrecondition for an id that was dispatched
   // before.
   virtual Status Dispatch(const TrajectoryId& id) = 0;
-  // Ends an attempt. `done` gets OK once the trajectory is as durable as configured (called on the
-  // writer's thread, or on this one for kMemory); infrastructure outcomes are logged and counted as
+  // Ends an attempt. `done` gets OK once the trajectory is as durable as configured (on any thread
+  // that writes or makes room, or on this one); infrastructure outcomes are logged and counted as
   // rejected (on_rejected). Never blocks: it waits for room without a thread, until `deadline`
   // (then kDeadlineExceeded, and the attempt stays in flight). kNotFound: no such attempt in flight
   // (late; counted and dropped). kInvalidArgument: not valid, or larger than record_bytes_max.

@@ -22,6 +22,7 @@
 #include "forebay/buffer/log/file.h"
 #include "forebay/buffer/log/record.h"
 #include "forebay/buffer/log/segment.h"
+#include "forebay/buffer/log/state_file.h"
 #include "forebay/buffer/log_reader_file.h"
 
 namespace forebay::buffer {
@@ -33,7 +34,7 @@ constexpr size_t kNotesMax = 1000;
 
 bool HoldsLog(const std::vector<std::string>& names) {
   return std::ranges::any_of(names, [](const std::string& name) {
-    return ParseSegmentName(name).has_value() || name == "state-a" || name == "state-b";
+    return ParseSegmentName(name).has_value() || std::ranges::count(kStateNames, name) > 0;
   });
 }
 
@@ -214,6 +215,7 @@ void LogReader::LookInside(SegmentInfo& info) {
 std::optional<LogEvent> LogReader::EventOf(const RecordHeader& header) {
   switch (header.type) {
     case RecordType::kPad:
+    case RecordType::kUnfinished:
       return std::nullopt;
     case RecordType::kDispatch:
       return LogEvent::kDispatch;

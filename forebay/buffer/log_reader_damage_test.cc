@@ -21,6 +21,7 @@
 #include "forebay/buffer/buffer_testing.h"
 #include "forebay/buffer/log/record.h"
 #include "forebay/buffer/log/segment.h"
+#include "forebay/buffer/log/state_file.h"
 #include "forebay/buffer/log_reader.h"
 #include "forebay/buffer/log_reader_testing.h"
 #include "forebay/buffer/log_repair.h"
@@ -183,7 +184,7 @@ TEST_F(Damage, OneStateFileIsEnough) {
 }
 
 TEST_F(Damage, WithoutAStateAndItsFirstRecordsItSaysWhatIsLeft) {
-  for (const char* name : {"state-a", "state-b"}) {
+  for (const char* name : kStateNames) {
     if (std::filesystem::exists(folder_.path() + "/" + name)) {
       FlipByte(folder_.path() + "/" + name, 80);
     }
@@ -264,7 +265,11 @@ TEST(DamageAtRandom, IsSurvived) {
                           std::filesystem::copy_options::recursive |
                               std::filesystem::copy_options::overwrite_existing);
     const auto reader = OpenReader(folder.path());
-    std::vector<std::string> paths = {folder.path() + "/state-a", folder.path() + "/state-b"};
+    std::vector<std::string> paths;
+    for (const char* name : kStateNames) {
+      const std::string path = folder.path() + "/" + name;
+      if (std::filesystem::exists(path)) paths.push_back(path);
+    }
     for (const SegmentInfo& info : reader->segments()) {
       paths.push_back(folder.path() + "/" + info.file);
     }

@@ -32,7 +32,7 @@ namespace {
 // The newer of the two state files; its table is not decoded yet.
 Result<State> ReadStateFiles(const std::string& folder, std::string* problem) {
   Result<State> newest = NotFound("there is no state file");
-  for (const char* name : {"state-a", "state-b"}) {
+  for (const char* name : kStateNames) {
     const Result<std::unique_ptr<ReadOnlyFile>> file = ReadOnlyFile::Open(folder + "/" + name);
     if (!file.ok()) continue;
     int64_t unreadable = 0;

@@ -1,5 +1,6 @@
 // What a reader without the lock sees: everything, in order, and nothing is changed by it.
 #include "forebay/buffer/log_reader.h"
+#include "forebay/buffer/log/state_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -123,8 +124,7 @@ TEST(LogReader, TellsTheStateAndTheFates) {
 TEST(LogReader, TellsTheSameFatesWithoutAState) {
   const TestFolder folder;
   LiveALife(folder.path());
-  std::filesystem::remove(folder.path() + "/state-a");
-  std::filesystem::remove(folder.path() + "/state-b");
+  for (const char* name : kStateNames) std::filesystem::remove(folder.path() + "/" + name);
   const auto reader = OpenReader(folder.path());
   ASSERT_TRUE(reader->ReadState().ok());  // all records are there
   EXPECT_EQ(reader->ReadState()->ledger.trained, 8);

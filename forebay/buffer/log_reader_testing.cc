@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -79,14 +78,6 @@ std::vector<LogRecord> Records(LogReader& reader, const LogFilter& filter) {
                            })
                   .ok());
   return records;
-}
-
-LogRecord NthRecord(LogReader& reader, LogEvent event, size_t n) {
-  for (const LogRecord& record : Records(reader)) {
-    if (record.event == event && n-- == 0) return record;
-  }
-  FB_CHECK(false, "there are fewer such records");
-  return {};
 }
 
 std::vector<LogDamage> Verified(LogReader& reader, VerifyTotals* totals) {

@@ -25,8 +25,6 @@ void LiveALife(const std::string& folder, bool retain = true);
 
 std::unique_ptr<LogReader> OpenReader(const std::string& folder);
 std::vector<LogRecord> Records(LogReader& reader, const LogFilter& filter = {});
-// Of the records of this event the n-th.
-LogRecord NthRecord(LogReader& reader, LogEvent event, size_t n);
 std::vector<LogDamage> Verified(LogReader& reader, VerifyTotals* totals = nullptr);
 // Every file below the folder: name -> content.
 std::vector<std::pair<std::string, std::string>> Snapshot(const std::string& folder);

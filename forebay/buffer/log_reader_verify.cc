@@ -173,7 +173,7 @@ void LogReader::VerifySegment(const SegmentInfo& segment, const Found& found,
 void LogReader::VerifyState(const Found& found) {
   int whole = 0;
   std::vector<LogDamage> damaged;
-  for (const char* name : {"state-a", "state-b"}) {
+  for (const char* name : kStateNames) {
     const Result<std::unique_ptr<ReadOnlyFile>> file = ReadOnlyFile::Open(folder_ + "/" + name);
     if (file.status().code() == StatusCode::kNotFound) continue;
     int64_t unreadable = 0;

@@ -73,6 +73,7 @@ std::optional<LogRecord> LogReader::ToRecord(const ScannedRecord& scanned, uint3
       break;
     }
     case RecordType::kPad:
+    case RecordType::kUnfinished:
       break;
   }
   return record;

@@ -290,7 +290,7 @@ Status Repairer::MendSegment(const SegmentInfo& segment) {
 Status Repairer::MendState(bool log_is_whole) {
   int whole = 0;
   std::vector<std::pair<std::string, std::string>> damaged;  // name, bytes
-  for (const char* name : {"state-a", "state-b"}) {
+  for (const char* name : kStateNames) {
     const Result<std::string> bytes = ReadFile(Path(name), static_cast<size_t>(kToolFileBytesMax));
     if (bytes.status().code() == StatusCode::kNotFound) continue;
     FB_RETURN_IF_ERROR(bytes.status());

@@ -21,6 +21,7 @@
 #include "forebay/buffer/buffer.h"
 #include "forebay/buffer/buffer_testing.h"
 #include "forebay/buffer/log/segment.h"
+#include "forebay/buffer/log/state_file.h"
 #include "forebay/trajectory/trajectory.h"
 #include "forebay/trajectory/trajectory_testing.h"
 
@@ -365,9 +366,10 @@ TEST_F(RecoveryTest, ALostDispatchOrStateIsMadeGoodByTheRest) {
   Open();
   ASSERT_TRUE(PlayGroup(*buffer_, 0, 2, 1).ok());
   Crash();
-  for (const char* state : {"/state-a", "/state-b"}) {
-    if (!fs::exists(options_.folder + state)) continue;
-    Damage(options_.folder + state, [](std::string& bytes) { bytes[20] ^= 1; });
+  for (const char* state : kStateNames) {
+    const std::string path = options_.folder + "/" + state;
+    if (!fs::exists(path)) continue;
+    Damage(path, [](std::string& bytes) { bytes[20] ^= 1; });
   }
   const auto [number, path] = Segments().at(0);
   Damage(path, [n = number](std::string& bytes) {
@@ -389,9 +391,8 @@ TEST_F(RecoveryTest, TheOlderStateIsEnough) {
   ASSERT_TRUE(buffer_->Lease(1, 1, In(10)).ok());
   ASSERT_TRUE(buffer_->Commit(1).ok());
   Close();
-  for (const char* state : {"/state-a", "/state-b"}) {
-    const std::string whole = *ReadFile(options_.folder + state);
-    Damage(options_.folder + state, [](std::string& bytes) { bytes[70] ^= 1; });
+  for (const char* state : kStateNames) {
+    Damage(options_.folder + "/" + state, [](std::string& bytes) { bytes[70] ^= 1; });
     Open(1);
     EXPECT_EQ(buffer_->ledger().trained, 2);
     EXPECT_EQ(buffer_->ledger().pending, 4);

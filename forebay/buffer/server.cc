@@ -42,10 +42,7 @@ Status CheckOptions(const std::map<std::string, ServedTable>& tables,
     return InvalidArgument("a server needs 1 to 1000 tables");
   }
   for (const auto& [name, table] : tables) {
-    if (!ValidName(name)) {
-      return InvalidArgument(fmt::format(
-          "'{}' is no table name: 1 to 128 letters, digits, '.', '_' or '-' make one", name));
-    }
+    FB_RETURN_IF_ERROR(CheckTableName(name));
     if (table.buffer == nullptr || table.group_size < 1 || table.record_bytes_max < 1 ||
         table.record_bytes_max > (int64_t{1} << 30)) {
       return InvalidArgument(fmt::format(
@@ -69,6 +66,12 @@ Status CheckOptions(const std::map<std::string, ServedTable>& tables,
 }
 
 }  // namespace
+
+Status CheckTableName(std::string_view name) {
+  if (ValidName(name) && name != "." && name != "..") return OkStatus();
+  return InvalidArgument(fmt::format(
+      "'{}' is no table name: 1 to 128 letters, digits, '.', '_' or '-' make one", name));
+}
 
 std::string_view RefusalName(Refusal refusal) {
   switch (refusal) {
@@ -122,7 +125,17 @@ ServerImpl::ServerImpl(std::map<std::string, ServedTable> tables, const ServerOp
   frame_bytes_max_ = static_cast<uint32_t>(longest);
 }
 
-ServerImpl::~ServerImpl() { Stop(Now()); }
+ServerImpl::~ServerImpl() {
+  Stop(Now());
+  RemoveSockets();  // of one that never ran
+}
+
+void ServerImpl::RemoveSockets() {
+  for (const Listener& listener : listeners_) {
+    if (listener.address.is_unix) unlink(listener.address.path.c_str());
+  }
+  listeners_.clear();
+}
 
 Status ServerImpl::Open() {
   if (!options_.certificate_file.empty()) {
@@ -141,7 +154,7 @@ Status ServerImpl::Open() {
     addresses_.push_back(address.ToString());
     listeners_.push_back({.fd = std::move(fd), .address = std::move(address)});
   }
-  FB_ASSIGN_OR_RETURN(producers_, Producers::Open(options_.folder));
+  FB_ASSIGN_OR_RETURN(producers_, Producers::Open(options_.folder, options_.next_trajectory_id));
   epoll_ = Fd(epoll_create1(EPOLL_CLOEXEC));
   event_ = Fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!epoll_.valid() || !event_.valid()) return ErrnoStatus("cannot make an epoll", errno);
@@ -190,10 +203,8 @@ void ServerImpl::Stop(TimePoint deadline) {
   // Their last jobs post to a loop that does not run any more: dropped.
   quick_.reset();
   slow_.reset();
-  for (const Listener& listener : listeners_) {
-    if (listener.address.is_unix) unlink(listener.address.path.c_str());
-  }
-  listeners_.clear();
+  producers_.reset();  // another server may have its folder now
+  RemoveSockets();
 }
 
 }  // namespace forebay::buffer

@@ -41,6 +41,9 @@ struct ServerOptions {
   // Keeps producers.json, so that a restarted server knows who holds which name. "": kept in memory
   // (for tables that are in memory, too).
   std::string folder;
+  // The largest Recovery::next_trajectory_id of the tables: no id below it is given out, even if
+  // producers.json was lost or restored from a copy.
+  int64_t next_trajectory_id = 1;
 
   int32_t connections_max = 1024;
   int64_t credit_bytes = int64_t{8} << 20;        // unacknowledged appends of one connection
@@ -84,6 +87,11 @@ struct ServerStats {
   int64_t tail_skipped = 0;   // records that a slow tail did not get
   std::array<int64_t, kRefusals> refused{};
 };
+
+// Whether a table may have this name, which can be that of its folder too: 1 to 128 letters,
+// digits,
+// '.', '_' or '-', and neither "." nor "..". kInvalidArgument.
+Status CheckTableName(std::string_view name);
 
 // Thread-safe.
 class Server {

@@ -26,6 +26,7 @@
 #include "forebay/base/bytes.h"
 #include "forebay/base/check.h"
 #include "forebay/base/status.h"
+#include "forebay/trajectory/id_bytes.h"
 #include "forebay/trajectory/trajectory.h"
 
 namespace forebay {
@@ -123,11 +124,7 @@ std::string Encode(const Trajectory& t) {
   out.Put(static_cast<uint32_t>(t.versions.size()));
   out.Put(static_cast<uint32_t>(t.turns.size()));
   out.Put(static_cast<uint32_t>(t.rewards.size()));
-  out.Put(t.id.trajectory_id);
-  out.Put(t.id.group_id);
-  out.Put(t.id.member);
-  out.Put(t.id.attempt);
-  out.Put(t.id.task_id);
+  PutId(t.id, out);
   out.Put(t.temperature);
   out.Put(t.started_us);
   out.Put(t.ended_us);
@@ -163,11 +160,7 @@ Result<Trajectory> Decode(std::string_view bytes) {
   counts.versions = in.Get<uint32_t>();
   counts.turns = in.Get<uint32_t>();
   counts.rewards = in.Get<uint32_t>();
-  t.id.trajectory_id = in.Get<int64_t>();
-  t.id.group_id = in.Get<int64_t>();
-  t.id.member = in.Get<int32_t>();
-  t.id.attempt = in.Get<int32_t>();
-  t.id.task_id = in.Get<int64_t>();
+  t.id = GetId(in);
   t.temperature = in.Get<double>();
   t.started_us = in.Get<int64_t>();
   t.ended_us = in.Get<int64_t>();
@@ -195,12 +188,7 @@ std::optional<TrajectoryId> PeekId(std::string_view bytes) {
   ByteReader in(bytes);
   if (in.Get<uint32_t>() != kMagic || in.Get<uint16_t>() != kFormat) return std::nullopt;
   in.GetRaw(2 + 5 * sizeof(uint32_t));
-  TrajectoryId id;
-  id.trajectory_id = in.Get<int64_t>();
-  id.group_id = in.Get<int64_t>();
-  id.member = in.Get<int32_t>();
-  id.attempt = in.Get<int32_t>();
-  id.task_id = in.Get<int64_t>();
+  TrajectoryId id = GetId(in);
   if (!in.ok() || id.trajectory_id < 0 || id.group_id < 0 || id.member < 0) return std::nullopt;
   return id;
 }

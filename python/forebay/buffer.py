@@ -74,6 +74,18 @@ def _frame(kind: int, payload: bytes = b"", table: int = 0, request: int = 0, ar
     return head + struct.pack("<I", crc32c(head)) + payload
 
 
+def _tls_context(ca_file: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN if hasattr(ssl, "VERIFY_X509_PARTIAL_CHAIN") \
+        else ssl.VerifyFlags(0x80000)
+    try:
+        context.load_verify_locations(ca_file)
+    except OSError as e:  # ssl.SSLError is one
+        raise BufferError("invalid_argument", f"ca_file {ca_file!r} is no readable PEM certificate: {e}") from e
+    return context
+
+
 class _Connection:
     """A socket that speaks frames."""
 
@@ -86,14 +98,10 @@ class _Connection:
         elif kind == "tcp" and ":" in rest:
             host, _, port = rest.rpartition(":")
             host = host.strip("[]")
+            context = _tls_context(ca_file) if ca_file is not None else None
             self.socket = socket.create_connection((host, int(port)), timeout)
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if ca_file is not None:
-                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-                context.minimum_version = ssl.TLSVersion.TLSv1_3
-                context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN if hasattr(ssl, "VERIFY_X509_PARTIAL_CHAIN") \
-                    else ssl.VerifyFlags(0x80000)
-                context.load_verify_locations(ca_file)
+            if context is not None:
                 self.socket = context.wrap_socket(self.socket, server_hostname=server_name or host)
         else:
             raise ValueError(f"{address!r} is no address: write unix:/path/to.sock or tcp:host:port")
@@ -234,6 +242,12 @@ class BufferClient:
     def sample(self, groups: int = 1, *, table: Optional[str] = None, selector: str = "oldest",
                learner_version: int = 0, expires_after: float = 60.0, timeout: Optional[float] = None) -> Sample:
         """Waits for that many whole groups. They are this caller's until acknowledged, given back, or expired."""
+        # Refused here: the server would hang up.
+        if not (1 <= groups <= 1 << 20 and 0 <= learner_version < 1 << 63 and 0.001 <= expires_after <= 86400):
+            raise ValueError("a sample wants 1 to 2^20 groups, a learner_version of 0 or more and an expiry of 1 ms to one "
+                             f"day, not {groups}, {learner_version} and {expires_after} s")
+        if selector not in _SELECTORS:
+            raise ValueError(f"selector {selector!r}: one of {', '.join(_SELECTORS)}")
         payload = struct.pack("<3qB", groups, learner_version, int(expires_after * 1000), _SELECTORS[selector])
         name = table or self._default
         reply = memoryview(self._call(_TAKE, name, payload, timeout, told=True))
@@ -353,7 +367,8 @@ class BufferClient:
     def _wait(self, pending: _Pending) -> None:
         # The server's own answer comes a little after the deadline.
         if not pending.done.wait(max(0.0, pending.deadline - time.monotonic()) + 0.5):
-            raise BufferError("deadline_exceeded", "the buffer's server did not answer in time")
+            raise BufferError("deadline_exceeded", "the buffer's server did not answer in time" if self._connected else
+                              f"the connection to the buffer at {self._address} was lost, and it cannot be reached again")
         if pending.error is not None:
             raise pending.error
 
@@ -380,7 +395,8 @@ class BufferClient:
             return connection
         except (OSError, struct.error) as e:
             connection.close()
-            raise BufferError("unavailable", f"no welcome from {self._address}: {e}") from e
+            hint = "; if it speaks TLS, give ca_file" if self._ca_file is None and self._address.startswith("tcp:") else ""
+            raise BufferError("unavailable", f"no welcome from {self._address}: {e}{hint}") from e
         except BaseException:
             connection.close()
             raise

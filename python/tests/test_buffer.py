@@ -66,6 +66,11 @@ class AddressTest(unittest.TestCase):
         self.assertIn("/nowhere/at/all.sock", str(caught.exception))
         with self.assertRaises(ValueError):
             BufferClient("/nowhere/at/all.sock")
+        # A certificate that is not there is no server that is not there.
+        with self.assertRaises(BufferError) as caught:
+            BufferClient("tcp:127.0.0.1:1", ca_file="/nowhere/ca.pem")
+        self.assertEqual(caught.exception.code, "invalid_argument")
+        self.assertIn("/nowhere/ca.pem", str(caught.exception))
 
 
 @unittest.skipUnless(ADDRESS, "FOREBAY_BUFFER_ADDRESS names no server")
@@ -163,6 +168,10 @@ class ClientTest(unittest.TestCase):
         with self.assertRaises(BufferError) as caught:
             client.append(trajectory(), table="tarin")
         self.assertIn("eval, train", str(caught.exception))
+        for wrong in ({"groups": 0}, {"groups": 1 << 62}, {"selector": "best"}, {"expires_after": 0}, {"learner_version": -1}):
+            with self.assertRaises(ValueError):
+                client.sample(**wrong)
+        client.stats()  # the connection is as it was
         # An older holder of the name is fenced, and says so.
         newer = self.connect()
         self.assertEqual(newer.epoch, client.epoch + 1)

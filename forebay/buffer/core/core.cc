@@ -113,6 +113,8 @@ Result<std::unique_ptr<Core>> Core::Open(FileSystem* files, const BufferOptions&
     // Everything that recovery decided is durable before anybody builds on it.
     {
       AdaptiveLock recycle(core->recycle_mutex_);
+      // Twice: it is in no record, and the damage of one state must not undo it.
+      FB_RETURN_IF_ERROR(core->WriteState());
       FB_RETURN_IF_ERROR(core->WriteState());
     }
   }
@@ -156,9 +158,7 @@ Core::~Core() {
     AdaptiveLock recycle(recycle_mutex_);
     WriteState().ok();  // only the next start's time is at stake
   }
-  // Its last callbacks still find this object whole, log_ too (reset would clear that first).
-  delete log_.get();
-  (void)log_.release();
+  log_->Close();  // its last callbacks still find this object whole
 }
 
 void Core::Run(Calls& calls) {

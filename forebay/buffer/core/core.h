@@ -146,6 +146,8 @@ class Core : public Buffer {
   void RecycleNow();
   void HelpNotes();
   void Recycle() FB_REQUIRES(recycle_mutex_);
+  void WriteStateTwice() FB_REQUIRES(recycle_mutex_);
+  bool NeedsRoom() const;
   bool MakeRoom() FB_REQUIRES(recycle_mutex_);
   void Move(uint32_t number);
   static void Run(Calls& calls);

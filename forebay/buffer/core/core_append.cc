@@ -182,7 +182,7 @@ Core::Place Core::StartAppend(std::string_view encoded, const AppendOptions& opt
                           .encoded = std::string(encoded),
                           .since = Now(),
                           .deadline = options.deadline,
-                          .done = std::move(done)});
+                          .done = std::exchange(done, nullptr)});
       readers_.NotifyAll();  // see CanLease
     }
   }
@@ -206,8 +206,7 @@ Status Core::CheckAppend(const TrajectorySummary& summary, bool* duplicate, Done
   const auto writing = appending_.find(id.trajectory_id);
   if (options_.implied_dispatch) {
     if (writing != appending_.end()) {
-      writing->second.push_back(std::move(done));
-      done = nullptr;
+      writing->second.push_back(std::exchange(done, nullptr));
     }
     if (writing != appending_.end() ||
         (table_.Dispatched(id.trajectory_id) && !table_.InFlight(id))) {
@@ -301,7 +300,7 @@ void Core::Publish() {
 
 Status Core::SettleEntry(const LogEntry& entry, Calls& calls) {
   const RecordHeader& header = entry.header;
-  const Status lost = entry.durable ? OkStatus() : log_->failed();
+  Status lost = entry.durable ? OkStatus() : log_->failed();
   if (header.type != RecordType::kTrajectory) return lost;
   const TrajectoryId id = header.id();
   if (header.code == kMovedRecord) {
@@ -313,7 +312,7 @@ Status Core::SettleEntry(const LogEntry& entry, Calls& calls) {
                                                    .segment = header.segment,
                                                    .offset_64 = entry.offset_64,
                                                    .payload_bytes = header.payload_bytes})
-                                : lost;
+                                : std::move(lost);
   if (status.ok()) {
     ++appends_;
     if (listener_.on_pending) calls.emplace_back([this, id] { listener_.on_pending(id); });

@@ -33,6 +33,8 @@ constexpr auto kRetryFullDisk = std::chrono::milliseconds(200);
 // A state file is written when the log has grown by so many times its size: it costs an eighth of
 // the log's own writes at most.
 constexpr int64_t kStateShare = 8;
+// Segments that are emptied in a row.
+constexpr int kRoundsMax = 8;
 
 }  // namespace
 
@@ -93,21 +95,11 @@ void Core::Maintain() {
   {
     AdaptiveLock recycle(recycle_mutex_);
     Recycle();
-    bool tight = false;
-    {
-      AdaptiveLock lock(mutex_);
-      // Each start takes segments: above the limit, room is not only made for those who wait.
-      tight = (!waiting_.empty() || log_->stats().disk_bytes > options_.disk_bytes_max) &&
-              !log_->HasRoom() && log_->failed().ok();
-    }
-    if (tight) {
-      // What is dead at one state goes after the next one.
-      if (logged()) WriteState().ok();
-      if (logged()) WriteState().ok();
-      if (!log_->HasRoom() && MakeRoom()) {
+    if (NeedsRoom()) {
+      WriteStateTwice();
+      for (int i = 0; i < kRoundsMax && NeedsRoom() && MakeRoom(); ++i) {
         Recycle();
-        if (logged()) WriteState().ok();
-        if (logged()) WriteState().ok();
+        WriteStateTwice();
       }
     }
   }
@@ -127,6 +119,22 @@ void Core::Maintain() {
   SweepDeadlines(now);
 }
 
+// Not only for those who wait: notes need a spare, and each start takes segments, above the limit
+// if need be.
+bool Core::NeedsRoom() const {
+  if (log_->HasRoom() || !log_->failed().ok()) return false;
+  if (log_->OutOfSpares() || log_->stats().disk_bytes > options_.disk_bytes_max) return true;
+  AdaptiveLock lock(mutex_);
+  return !waiting_.empty();
+}
+
+// What is dead at one state goes after the next one.
+void Core::WriteStateTwice() {
+  if (!logged()) return;
+  WriteState().ok();  // later, perhaps
+  WriteState().ok();
+}
+
 // By an append that rolled to a new segment.
 void Core::RecycleNow() {
   if (!recycle_due_.load(std::memory_order_relaxed)) return;
@@ -142,8 +150,7 @@ void Core::HelpNotes() {
   {
     AdaptiveLock recycle(recycle_mutex_);
     log_->SealMapped();
-    WriteState().ok();
-    WriteState().ok();
+    WriteStateTwice();
   }
   log_->Maintain().ok();  // as in Maintain
 }

@@ -428,7 +428,10 @@ Status Core::Acknowledge(int64_t take_id) {
         record.trajectory_ids.push_back(p.id.trajectory_id);
       }
       FB_RETURN_IF_ERROR(table_.AcknowledgeTake(take_id));
-      Note({.type = RecordType::kConsume}, EncodeLease(record));
+      // Twice, as a lease: should it be damaged, the groups would be given out again.
+      const std::string payload = EncodeLease(record);
+      Note({.type = RecordType::kConsume}, payload);
+      Note({.type = RecordType::kConsume}, payload);
       if (!waiting_.empty()) Signal();
       return OkStatus();
     }

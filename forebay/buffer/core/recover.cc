@@ -81,6 +81,7 @@ class Recoverer {
   Status ReadState();
   void WillReadSegment(std::map<uint32_t, SegmentFile>::iterator& next);
   Status ReadSegment(uint32_t number, SegmentFile& segment);
+  Status DropEmpty(SegmentFile& segment);
   void ApplyRecords(uint32_t number, SegmentFile& segment, const SegmentScan& scan);
   Status SealSegment(uint32_t number, SegmentFile& segment, const SegmentScan& scan);
   void NoteGap(int64_t from, int64_t to);
@@ -155,20 +156,18 @@ Status Recoverer::OpenSegment(const std::string& name, uint32_t file_id) {
     return files_.Remove(path);
   }
   if (!header.ok()) {
-    // The first record names the segment too.
-    RecordHeader first;
-    if (block.size() == kDataBegin + kRecordAlign) {
-      std::memcpy(&first, block.data() + kDataBegin, sizeof(first));
-    }
+    // Its records name it too.
+    std::string bytes(static_cast<size_t>((*file)->bytes()), '\0');
+    FB_RETURN_IF_ERROR((*file)->ReadAt(0, bytes.data(), bytes.size()));
+    const std::optional<RecordHeader> newest = NewestHeader(bytes);
     Note(fmt::format("{}: {}", name, header.status().message()));
-    if (!ParseHeader(std::string_view(block).substr(std::min(kDataBegin, block.size())),
-                     first.segment)) {
+    if (!newest) {
       ++unreadable_;
       return OkStatus();
     }
-    header = SegmentHeader{.number = first.segment,
+    header = SegmentHeader{.number = newest->segment,
                            .capacity = (*file)->bytes(),
-                           .first_sequence = first.sequence,
+                           .first_sequence = 0,
                            .group_size = options_.group_size};
   }
   if (header->group_size != options_.group_size) return WrongGroupSize(header->group_size);
@@ -225,6 +224,12 @@ void Recoverer::WillReadSegment(std::map<uint32_t, SegmentFile>::iterator& next)
   ++next;
 }
 
+// Starts that end before their first record must not fill the disk.
+Status Recoverer::DropEmpty(SegmentFile& segment) {
+  segment.file.reset();
+  return files_.Remove(options_.folder + "/" + SegmentName(segment.file_id));
+}
+
 Status Recoverer::ReadSegment(uint32_t number, SegmentFile& segment) {
   KnownSegment known{
       .number = number, .file_id = segment.file_id, .bytes = segment.header.capacity};
@@ -246,6 +251,7 @@ Status Recoverer::ReadSegment(uint32_t number, SegmentFile& segment) {
     }
     scan = ScanSegment(bytes, number);
     checked_.insert(number);
+    if (scan->records.empty() && scan->damaged.empty()) return DropEmpty(segment);
     if (scan->unfinished > 0) {
       Note(fmt::format("segment {}: {} trajectories were being written when the process ended",
                        number, scan->unfinished));
@@ -261,9 +267,8 @@ Status Recoverer::ReadSegment(uint32_t number, SegmentFile& segment) {
     FB_RETURN_IF_ERROR(SealSegment(number, segment, *scan));
     known.bytes = segment.file->bytes();
   } else {
-    if (!scan->records.empty()) {
-      NoteGap(last_sequence_ + 1, scan->records.front().header.sequence);
-    }
+    if (scan->records.empty()) return DropEmpty(segment);
+    NoteGap(last_sequence_ + 1, scan->records.front().header.sequence);
     ApplyRecords(number, segment, *scan);
   }
   known.last_sequence = last_sequence_;

@@ -91,7 +91,6 @@ class Simulation {
   void PumpNow();
   // Its content must be what was appended, and it must be nobody else's.
   void CheckGiven(const TrajectoryId& id, const std::string& encoded);
-  void ForgetHeld(int64_t id) { held_ids_.erase(id); }
 
   Rng rng_;
   SimDisk disk_;

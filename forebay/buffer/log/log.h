@@ -113,8 +113,7 @@ class Log {
   // The first segments are there when it returns.
   static Result<std::unique_ptr<Log>> Open(FileSystem* files, const LogOptions& options,
                                            LogCallbacks callbacks);
-  // Flushes, seals the active segment and ends the threads.
-  ~Log();
+  ~Log() { Close(); }
   Log(const Log&) = delete;
   Log& operator=(const Log&) = delete;
 
@@ -143,6 +142,9 @@ class Log {
   // Everything that Reserve gave before is on disk, or the log has failed. Call without a lock that
   // on_acknowledged needs.
   Status Flush();
+  // Flushes, seals the active segment and ends the threads: the last callbacks come within. Nothing
+  // but the destructor may be called after it.
+  void Close();
   // Manual mode.
   void Pump();
 
@@ -162,6 +164,7 @@ class Log {
   int64_t oldest_unacknowledged() const;
   int64_t reserved_bytes() const;  // since it was opened
   bool HasRoom() const;            // for another segment of trajectories
+  bool OutOfSpares() const { return few_spares_.load(std::memory_order_relaxed); }
   // The last spare is in use, and half of it: notes need another one soon.
   bool NotesAreTight() const;
   int64_t RoomToMove() const;  // bytes of records that a kMove could take

@@ -96,7 +96,12 @@ Result<std::unique_ptr<Log>> Log::Open(FileSystem* files, const LogOptions& opti
         log->stats().disk_bytes + options.segment_bytes > options.disk_bytes_max) {
       break;
     }
-    FB_ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, log->NewSegment(log->next_file_id_++));
+    uint32_t file_id = 0;
+    {
+      AdaptiveLock lock(log->mutex_);
+      file_id = log->next_file_id_++;
+    }
+    FB_ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, log->NewSegment(file_id));
     AdaptiveLock lock(log->mutex_);
     log->spares_.push_back(std::move(segment));
   }
@@ -116,7 +121,11 @@ Result<std::unique_ptr<Log>> Log::Open(FileSystem* files, const LogOptions& opti
   return log;
 }
 
-Log::~Log() {
+void Log::Close() {
+  {
+    AdaptiveLock lock(mutex_);
+    if (stopping_) return;
+  }
   Flush().ok();  // a failure was told through on_failure
   std::shared_ptr<Segment> active;
   std::deque<std::shared_ptr<Segment>> spares;

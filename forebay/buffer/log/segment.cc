@@ -145,7 +145,7 @@ std::string EncodeIndex(uint32_t number, const std::vector<RecordHeader>& header
   std::string bytes(static_cast<size_t>(IndexBytes(count)), '\0');
   const std::string_view index(reinterpret_cast<const char*>(headers.data()),
                                headers.size() * sizeof(RecordHeader));
-  std::memcpy(bytes.data(), index.data(), index.size());
+  index.copy(bytes.data(), index.size());  // null when empty: no memcpy
   SegmentTrailer trailer{.magic = kTrailerMagic,
                          .number = number,
                          .index_crc = Crc32c(index),
@@ -158,6 +158,17 @@ std::string EncodeIndex(uint32_t number, const std::vector<RecordHeader>& header
   trailer.crc = Crc32c(Checked(trailer));
   std::memcpy(bytes.data() + bytes.size() - sizeof(trailer), &trailer, sizeof(trailer));
   return bytes;
+}
+
+std::optional<RecordHeader> NewestHeader(std::string_view bytes) {
+  std::optional<RecordHeader> newest;
+  for (size_t at = kDataBegin; at + kRecordAlign <= bytes.size(); at += kRecordAlign) {
+    RecordHeader header;
+    std::memcpy(&header, bytes.data() + at, sizeof(header));
+    if (header.segment == 0 || (newest && header.segment <= newest->segment)) continue;
+    if (auto found = ParseHeader(bytes.substr(at), header.segment)) newest = found;
+  }
+  return newest;
 }
 
 SegmentScan ScanSegment(std::string_view bytes, uint32_t number) {

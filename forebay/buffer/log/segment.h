@@ -88,6 +88,8 @@ struct SegmentScan {
   bool sealed = false;     // records are from the index; payloads were not looked at
 };
 
+// The record of the newest life in a segment whose header is damaged; nullopt: there is none. Pure.
+std::optional<RecordHeader> NewestHeader(std::string_view bytes);
 // Looks at every byte. Pure; `bytes` is the file's content and may be anything.
 SegmentScan ScanSegment(std::string_view bytes, uint32_t number);
 // The same from the index of a sealed segment, reading nothing else; nullopt when it is not sealed,

@@ -19,7 +19,6 @@ namespace {
 constexpr uint32_t kMagic = 0x54534246;  // "FBST"
 constexpr uint32_t kFormat = 2;
 constexpr size_t kHeaderBytes = 64;
-constexpr const char* kNames[] = {"state-a", "state-b"};
 // A slot has room from the start, because a full disk must not keep segments from being recycled.
 constexpr size_t kSlotBytes = size_t{256} << 10;
 
@@ -69,8 +68,8 @@ Result<State> ParseState(std::string_view bytes) {
 Result<State> StateFiles::Read() {
   Result<State> newest = NotFound("no state was written");
   bool damaged = false;
-  for (int slot = 0; slot < 2; ++slot) {
-    const Result<std::string> bytes = files_->Read(folder_ + "/" + kNames[slot]);
+  for (size_t slot = 0; slot < kStateNames.size(); ++slot) {
+    const Result<std::string> bytes = files_->Read(folder_ + "/" + kStateNames[slot]);
     if (!bytes.ok()) {
       // That says nothing of the file.
       if (bytes.status().code() == StatusCode::kResourceExhausted) return bytes.status();
@@ -86,7 +85,7 @@ Result<State> StateFiles::Read() {
     }
     if (newest.ok() && newest->sequence >= state->sequence) continue;
     newest = std::move(state);
-    next_slot_ = 1 - slot;
+    next_slot_ = (slot + 1) % kStateNames.size();
   }
   if (!newest.ok() && damaged) return DataLoss("the state files are damaged");
   return newest;
@@ -94,7 +93,7 @@ Result<State> StateFiles::Read() {
 
 Status StateFiles::Write(const State& state) {
   std::string bytes = EncodeState(state);
-  const std::string path = folder_ + "/" + kNames[next_slot_];
+  const std::string path = folder_ + "/" + kStateNames[next_slot_];
   Result<std::unique_ptr<LogFile>> file = files_->Open(path);
   if (file.ok() && (*file)->bytes() < static_cast<int64_t>(bytes.size())) {
     FB_RETURN_IF_ERROR(files_->Remove(path));
@@ -109,7 +108,7 @@ Status StateFiles::Write(const State& state) {
   }
   FB_RETURN_IF_ERROR((*file)->Write(0, bytes));
   if (sync_) FB_RETURN_IF_ERROR((*file)->Sync());
-  next_slot_ = 1 - next_slot_;
+  next_slot_ = (next_slot_ + 1) % kStateNames.size();
   return OkStatus();
 }
 

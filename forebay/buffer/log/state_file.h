@@ -1,7 +1,10 @@
-// The state files: two slots that are overwritten in turn, each a snapshot of the Table after the
-// records up to a sequence. One of them is always whole.
+// The state files: three slots that are overwritten in turn, each a snapshot of the Table after the
+// records up to a sequence. A crash tears at most one of them, and the damage of another one is
+// survived too: segments are recycled only when no state but the two newest needs them.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,6 +14,8 @@
 #include "forebay/buffer/log/file.h"
 
 namespace forebay::buffer {
+
+inline constexpr std::array<const char*, 3> kStateNames = {"state-a", "state-b", "state-c"};
 
 struct State {
   int64_t sequence = 0;  // the snapshot has the effect of every record up to it ...
@@ -29,17 +34,17 @@ class StateFiles {
  public:
   StateFiles(FileSystem* files, std::string folder, bool sync)
       : files_(files), folder_(std::move(folder)), sync_(sync) {}
-  // The newer of the two. kNotFound: neither was written. kDataLoss: there was one, none can be
+  // The newest. kNotFound: none was written. kDataLoss: there was one, none can be
   // read.
   Result<State> Read();
-  // Overwrites the older one; makes it larger when needed.
+  // Overwrites the oldest one; makes it larger when needed.
   Status Write(const State& state);
 
  private:
   FileSystem* const files_;
   const std::string folder_;
   const bool sync_;
-  int next_slot_ = 0;
+  size_t next_slot_ = 0;
 };
 
 }  // namespace forebay::buffer

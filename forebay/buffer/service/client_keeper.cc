@@ -69,7 +69,8 @@ void ClientConnection::Opened(std::unique_ptr<Stream> stream) {
     slot.leaving = false;
     queue_.push_back(i);
   }
-  std::ranges::sort(queue_, {}, [this](uint32_t i) { return slots_[i].request; });
+  std::ranges::sort(queue_, {},
+                    [this](uint32_t i) FB_REQUIRES(mutex_) { return slots_[i].request; });
 }
 
 void ClientConnection::FailOpen(const Status& why, bool appends, FinishedList& finished) {
@@ -79,7 +80,8 @@ void ClientConnection::FailOpen(const Status& why, bool appends, FinishedList& f
       Complete(slot, why, finished);
     }
   }
-  std::erase_if(queue_, [this](uint32_t i) { return slots_[i].state == SlotState::kFree; });
+  std::erase_if(queue_, [this](uint32_t i)
+                            FB_REQUIRES(mutex_) { return slots_[i].state == SlotState::kFree; });
 }
 
 void ClientConnection::Break(const Status& why, FinishedList& finished) {

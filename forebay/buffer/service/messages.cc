@@ -15,6 +15,7 @@
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/buffer/service/frame.h"
+#include "forebay/trajectory/id_bytes.h"
 #include "forebay/trajectory/trajectory.h"
 
 namespace forebay::buffer {
@@ -161,11 +162,7 @@ std::string EncodeTakenIndex(const Taken& taken) {
   out.Put(static_cast<uint32_t>(taken.trajectories.size()));
   out.Put(uint32_t{0});
   for (const TrajectoryView& view : taken.trajectories) {
-    out.Put(view.id.trajectory_id);
-    out.Put(view.id.group_id);
-    out.Put(view.id.member);
-    out.Put(view.id.attempt);
-    out.Put(view.id.task_id);
+    PutId(view.id, out);
     out.Put(view.min_version);
     out.Put(view.priority);
     out.Put(static_cast<uint32_t>(view.encoded.size()));
@@ -281,22 +278,13 @@ Result<int64_t> ParseNumber(std::string_view bytes) {
 
 std::string EncodeId(const TrajectoryId& id) {
   ByteWriter out;
-  out.Put(id.trajectory_id);
-  out.Put(id.group_id);
-  out.Put(id.member);
-  out.Put(id.attempt);
-  out.Put(id.task_id);
+  PutId(id, out);
   return std::move(out).Take();
 }
 
 Result<TrajectoryId> ParseId(std::string_view bytes) {
   ByteReader in(bytes);
-  TrajectoryId id;
-  id.trajectory_id = in.Get<int64_t>();
-  id.group_id = in.Get<int64_t>();
-  id.member = in.Get<int32_t>();
-  id.attempt = in.Get<int32_t>();
-  id.task_id = in.Get<int64_t>();
+  TrajectoryId id = GetId(in);
   if (!in.AtEnd() || id.trajectory_id < 0 || id.group_id < 0 || id.member < 0 || id.attempt < 0) {
     return Broken("trajectory id");
   }

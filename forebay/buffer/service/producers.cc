@@ -1,11 +1,14 @@
 #include "forebay/buffer/service/producers.h"
 
+#include <fcntl.h>
 #include <openssl/crypto.h>
 #include <openssl/rand.h>
 #include <openssl/sha.h>
+#include <sys/file.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -68,10 +71,24 @@ bool SameSecret(std::string_view a, std::string_view b) {
   return CRYPTO_memcmp(da.data(), db.data(), da.size()) == 0;
 }
 
-Result<std::unique_ptr<Producers>> Producers::Open(const std::string& folder) {
+Result<std::unique_ptr<Producers>> Producers::Open(const std::string& folder,
+                                                   int64_t next_trajectory_id) {
   auto out = std::make_unique<Producers>();
+  const int64_t next_number = ((next_trajectory_id - 1) >> kProducerShift) + 1;
+  {
+    const MutexLock lock(out->mutex_);
+    out->next_number_ = std::max(out->next_number_, next_number);
+  }
   if (folder.empty()) return out;
   FB_RETURN_IF_ERROR(MakeFolders(folder));
+  const std::string lock_path = folder + "/producers.lock";
+  out->lock_ = Fd(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!out->lock_.valid()) return ErrnoStatus("cannot open '" + lock_path + "'", errno);
+  if (::flock(out->lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return ErrnoStatus("cannot lock '" + lock_path + "'", errno);
+    return FailedPrecondition(fmt::format(
+        "another process serves buffers of '{}': stop it, or use another folder", folder));
+  }
   out->path_ = folder + "/producers.json";
   const Result<std::string> text = ReadFile(out->path_, size_t{64} << 20);
   if (text.status().code() == StatusCode::kNotFound) return out;
@@ -93,6 +110,7 @@ Result<std::unique_ptr<Producers>> Producers::Open(const std::string& folder) {
       }
       out->names_[name] = producer;
     }
+    out->next_number_ = std::max(out->next_number_, next_number);
   } catch (const nlohmann::json::exception&) {
     return broken;
   }

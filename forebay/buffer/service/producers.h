@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "forebay/base/file.h"
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/service/messages.h"
@@ -28,8 +29,12 @@ inline constexpr int64_t kProducersMax = (int64_t{1} << (63 - kProducerShift)) -
 
 class Producers {
  public:
-  // Reads folder/producers.json if there is one ("": memory only). kDataLoss: it does not parse.
-  static Result<std::unique_ptr<Producers>> Open(const std::string& folder);
+  // Reads folder/producers.json if there is one ("": memory only), and locks it: two servers would
+  // give the same ids out. Ids below `next_trajectory_id` are in the buffers and not given out,
+  // whatever the file says. kDataLoss: it does not parse; kFailedPrecondition: another process has
+  // it.
+  static Result<std::unique_ptr<Producers>> Open(const std::string& folder,
+                                                 int64_t next_trajectory_id = 1);
 
   // Durable before it returns. kResourceExhausted after kProducersMax registrations.
   Result<Producer> Register(const std::string& name);
@@ -39,6 +44,7 @@ class Producers {
  private:
   Status Save() FB_REQUIRES(mutex_);
 
+  Fd lock_;  // closing it gives the lock back
   std::string path_;
   mutable Mutex mutex_;
   int64_t next_number_ FB_GUARDED_BY(mutex_) = 1;

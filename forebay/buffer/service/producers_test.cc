@@ -53,6 +53,28 @@ TEST(Producers, SurvivesARestart) {
   EXPECT_GT(next->number, kept.number);
 }
 
+TEST(Producers, TwoServersDoNotGiveTheSameIdsOut) {
+  const TempFolder folder;
+  auto first = Producers::Open(folder.path());
+  ASSERT_TRUE(first.ok());
+  const Status second = Producers::Open(folder.path()).status();
+  EXPECT_EQ(second.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(second.message().find("another process"), std::string::npos) << second.message();
+  first->reset();
+  EXPECT_TRUE(Producers::Open(folder.path()).ok());
+}
+
+// Ids that are given out again would be taken for repeated appends: acknowledged, and dropped.
+TEST(Producers, WithoutItsFileNoIdOfTheBuffersIsGivenAgain) {
+  const TempFolder folder;
+  const int64_t last = (int64_t{7} << kProducerShift) + 5;
+  const auto producers = Producers::Open(folder.path(), last + 1);
+  ASSERT_TRUE(producers.ok());
+  EXPECT_EQ((*producers)->Register("a")->number, 8);
+  // An empty buffer.
+  EXPECT_EQ((*Producers::Open("", 1))->Register("a")->number, 1);
+}
+
 TEST(Producers, ADamagedFileIsNotTakenForNone) {
   const TempFolder folder;
   for (const std::string content :

@@ -106,7 +106,7 @@ bool RawClient::Greet(const std::string& producer, const std::string& token) {
 }
 
 bool Eventually(const std::function<bool()>& condition) {
-  const TimePoint deadline = Now() + std::chrono::seconds(120);
+  const TimePoint deadline = Now() + std::chrono::seconds(30);
   while (!condition()) {
     if (Now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));

@@ -43,7 +43,7 @@ class RawClient {
   Welcome welcome_;
 };
 
-// Calls `condition` until it is true; false after two minutes.
+// Calls `condition` until it is true; false after 30 seconds.
 bool Eventually(const std::function<bool()>& condition);
 
 // A folder of its own, removed at the end.

@@ -86,6 +86,7 @@ class ServerImpl final : public Server {
   ServerImpl(std::map<std::string, ServedTable> tables, const ServerOptions& options);
   ~ServerImpl() override;
   Status Open();
+  void RemoveSockets();
 
   std::vector<std::string> addresses() const override;
   ServerStats stats() const override;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "forebay/base/clock.h"
 #include "forebay/base/mutex.h"
@@ -21,6 +22,7 @@
 #include "forebay/buffer/server.h"
 #include "forebay/buffer/service/fake_buffer_testing.h"
 #include "forebay/buffer/service/raw_client_testing.h"
+#include "forebay/buffer/service/socket.h"
 #include "forebay/trajectory/trajectory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -439,6 +441,32 @@ TEST(ServerOptions, WhatCannotBeServed) {
   EXPECT_EQ(
       Server::Start({{"a", {.buffer = nullptr}}}, {.listen = {"tcp:127.0.0.1:0"}}).status().code(),
       StatusCode::kInvalidArgument);
+}
+
+// A client that waited for the file was refused when it came between bind and listen.
+TEST(ServerOptions, WhoSeesTheSocketCanConnect) {
+  const TempFolder folder;
+  const std::string path = folder.path() + "/s.sock";
+  for (int i = 0; i < 200; ++i) {
+    std::thread waits([&] {
+      ASSERT_TRUE(Eventually([&] { return access(path.c_str(), F_OK) == 0; }));
+      EXPECT_TRUE(
+          ConnectSocket({.is_unix = true, .path = path}, Now() + std::chrono::seconds(5)).ok());
+    });
+    Address address{.is_unix = true, .path = path};
+    const auto listener = Listen(address);
+    waits.join();
+    ASSERT_TRUE(listener.ok());
+    unlink(path.c_str());
+  }
+  EXPECT_NE(access((path + ".new").c_str(), F_OK), 0);
+}
+
+TEST(ServerOptions, ATableIsNoPath) {
+  for (const char* name : {"", ".", "..", "../up", "a/b", "a b"}) {
+    EXPECT_EQ(CheckTableName(name).code(), StatusCode::kInvalidArgument) << name;
+  }
+  EXPECT_TRUE(CheckTableName("eval-2.old_x").ok());
 }
 
 TEST(ServerOptions, OneServerOnASocketAndOnlyForItsOwner) {

@@ -16,6 +16,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -172,10 +173,21 @@ Result<Fd> ListenUnix(const Address& address) {
   }
   Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return ErrnoStatus("cannot make a socket", errno);
+  // Made aside, so that whoever sees the file can connect: between bind and listen it would be
+  // refused.
+  const std::string aside = address.path + ".new";
+  const Result<sockaddr_un> aside_name = UnixAddress(aside);
+  const bool renames = aside_name.ok();  // else the path is too long for that
+  if (renames) {
+    unlink(aside.c_str());
+    raw = reinterpret_cast<const sockaddr*>(&*aside_name);
+  }
   // bind gives the file the socket's own mode.
   if (fchmod(fd.get(), 0600) != 0 || bind(fd.get(), raw, sizeof(name)) != 0 ||
-      listen(fd.get(), 512) != 0) {
-    return ErrnoStatus(fmt::format("cannot listen on '{}'", address.path), errno);
+      listen(fd.get(), 512) != 0 || (renames && rename(aside.c_str(), address.path.c_str()) != 0)) {
+    const int error = errno;
+    if (renames) unlink(aside.c_str());
+    return ErrnoStatus(fmt::format("cannot listen on '{}'", address.path), error);
   }
   return fd;
 }
