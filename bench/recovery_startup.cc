@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -125,8 +126,10 @@ int OpenRole(int argc, char** args) {
   const TimePoint begin = Now();
   auto opened = buffer::Buffer::Open(OptionsOf(args[0], records), 0, {}, &recovery);
   const double seconds = Seconds(Now() - begin);
+  const double cpu_seconds = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
   if (!opened.ok()) Abort(opened.status());
   nlohmann::ordered_json out = {{"open_seconds", seconds},
+                                {"open_cpu_seconds", cpu_seconds},
                                 {"rss_bytes", MemoryOf("VmRSS")},
                                 {"peak_rss_bytes", MemoryOf("VmHWM")}};
   const buffer::Ledger ledger = (*opened)->ledger();
@@ -191,6 +194,7 @@ Result<nlohmann::ordered_json> StartupBench(const BenchOptions& options) {
                                 {"state_bytes", on_disk.state_bytes},
                                 {"fill_seconds", fill_seconds},
                                 {"page_cache_cold", cold},
+                                {"load_average", LoadAverage()},
                                 {"nothing_lost", whole},
                                 {"after_crash", std::move(first)},
                                 {"again", std::move(again)}};

@@ -35,11 +35,19 @@ namespace {
 // reads them: a start must not take as long as reading everything.
 constexpr int64_t kVerifyBytesMax = int64_t{256} << 20;
 
+// How many records ahead the table learns of what comes.
+constexpr size_t kFar = 32, kNear = 16;
+// How many segments ahead the disk does.
+constexpr size_t kSegmentsAhead = 8;
+
+// No record of a trajectory is smaller.
+constexpr int64_t kRecordBytesMin = RecordBytes(1);
+
 struct SegmentFile {
   uint32_t file_id = 0;
   SegmentHeader header;
-  std::unique_ptr<LogFile>
-      file;  // while it is read: there may be more than a process can hold open
+  // While it is read: there may be more than a process can hold open.
+  std::unique_ptr<LogFile> file;
 };
 
 class Recoverer {
@@ -55,7 +63,12 @@ class Recoverer {
   Result<Recovered> Run() {
     FB_RETURN_IF_ERROR(OpenSegments());
     FB_RETURN_IF_ERROR(ReadState());
-    for (auto& [number, segment] : segments_) FB_RETURN_IF_ERROR(ReadSegment(number, segment));
+    auto ahead = segments_.begin();
+    for (size_t n = 0; n < kSegmentsAhead; ++n) WillReadSegment(ahead);
+    for (auto& [number, segment] : segments_) {
+      WillReadSegment(ahead);
+      FB_RETURN_IF_ERROR(ReadSegment(number, segment));
+    }
     FB_RETURN_IF_ERROR(CheckReadable());
     return Finish();
   }
@@ -66,6 +79,7 @@ class Recoverer {
   Status WrongGroupSize(int32_t found) const;
   Status OpenFile(uint32_t number, SegmentFile& segment);
   Status ReadState();
+  void WillReadSegment(std::map<uint32_t, SegmentFile>::iterator& next);
   Status ReadSegment(uint32_t number, SegmentFile& segment);
   Status DropEmpty(SegmentFile& segment);
   void ApplyRecords(uint32_t number, SegmentFile& segment, const SegmentScan& scan);
@@ -86,6 +100,7 @@ class Recoverer {
 
   std::map<uint32_t, SegmentFile> segments_;  // by number
   uint32_t open_segment_ = 0;                 // whose file is open
+  int64_t segment_bytes_ = 0;
   std::vector<KnownSegment> known_;
   std::set<uint32_t> checked_;  // whose payloads were looked at by the scan
   std::set<int64_t> damaged_ids_;
@@ -157,6 +172,8 @@ Status Recoverer::OpenSegment(const std::string& name, uint32_t file_id) {
   }
   if (header->group_size != options_.group_size) return WrongGroupSize(header->group_size);
   segments_[header->number] = {.file_id = file_id, .header = *header};
+  segment_bytes_ += (*file)->bytes();
+  WillReadTrailer(**file);
   return OkStatus();
 }
 
@@ -188,6 +205,7 @@ Status Recoverer::ReadState() {
     return OkStatus();
   }
   state_sequence_ = last_sequence_ = state->sequence;
+  table->ReserveRestore(segment_bytes_ / kRecordBytesMin);
   replay_.emplace(std::move(*table), state->sequence, state->replay_from);
   return OkStatus();
 }
@@ -195,6 +213,15 @@ Status Recoverer::ReadState() {
 void Recoverer::NoteGap(int64_t from, int64_t to) {
   if (from <= state_sequence_ || from >= to) return;
   Note(fmt::format("records {} to {} are not in the log", from, to - 1));
+}
+
+// The disk begins to read its index. Moves on.
+void Recoverer::WillReadSegment(std::map<uint32_t, SegmentFile>::iterator& next) {
+  if (next == segments_.end()) return;
+  Result<std::unique_ptr<LogFile>> file =
+      files_.Open(options_.folder + "/" + SegmentName(next->second.file_id));
+  if (file.ok()) WillReadIndex(**file, next->first);
+  ++next;
 }
 
 // Starts that end before their first record must not fill the disk.
@@ -251,7 +278,10 @@ Status Recoverer::ReadSegment(uint32_t number, SegmentFile& segment) {
 
 void Recoverer::ApplyRecords(uint32_t number, SegmentFile& segment, const SegmentScan& scan) {
   const std::vector<ScannedRecord>& records = scan.records;
-  for (const ScannedRecord& record : records) {
+  for (size_t i = 0; i < records.size(); ++i) {
+    if (i + kFar < records.size()) replay_->Ahead(records[i + kFar].header, Table::Ahead::kFar);
+    if (i + kNear < records.size()) replay_->Ahead(records[i + kNear].header, Table::Ahead::kNear);
+    const ScannedRecord& record = records[i];
     ++records_;
     last_sequence_ = std::max(last_sequence_, record.header.sequence);
     std::string payload(record.payload);

@@ -33,6 +33,8 @@ class LogFile {
   // Fills `out`, unless the file is shorter (kDataLoss).
   virtual Status ReadAt(int64_t offset, char* out, size_t bytes) = 0;
   virtual int64_t bytes() const = 0;
+  // ReadAt of this range comes soon: whoever reads many places waits for them together.
+  virtual void WillRead(int64_t /*offset*/, int64_t /*bytes*/) {}
 };
 
 // Held until destroyed.

@@ -77,6 +77,23 @@ bool IsStale(std::string_view bytes, uint32_t number) {
          ParseHeader(bytes, header.segment).has_value();
 }
 
+// nullopt: the segment is not sealed, or its trailer is damaged.
+std::optional<SegmentTrailer> ReadTrailer(LogFile& file, uint32_t number) {
+  SegmentTrailer trailer;
+  const int64_t size = file.bytes();
+  constexpr auto kTrailerBytes = static_cast<int64_t>(sizeof(trailer));
+  if (size < static_cast<int64_t>(kDataBegin) + kTrailerBytes) return std::nullopt;
+  if (!file.ReadAt(size - kTrailerBytes, reinterpret_cast<char*>(&trailer), sizeof(trailer)).ok() ||
+      trailer.magic != kTrailerMagic || trailer.crc != Crc32c(Checked(trailer)) ||
+      trailer.number != number || trailer.records < 0 ||
+      trailer.records > size / static_cast<int64_t>(sizeof(RecordHeader)) ||
+      trailer.index_offset != size - IndexBytes(trailer.records) ||
+      trailer.data_end > trailer.index_offset) {
+    return std::nullopt;
+  }
+  return trailer;
+}
+
 }  // namespace
 
 std::string SegmentName(uint32_t file_id) {
@@ -212,19 +229,20 @@ SegmentScan ScanSegment(std::string_view bytes, uint32_t number) {
   return scan;
 }
 
+void WillReadTrailer(LogFile& file) {
+  constexpr auto kBlock = static_cast<int64_t>(kBlockBytes);
+  if (file.bytes() >= kBlock) file.WillRead(file.bytes() - kBlock, kBlock);
+}
+
+void WillReadIndex(LogFile& file, uint32_t number) {
+  const std::optional<SegmentTrailer> trailer = ReadTrailer(file, number);
+  if (trailer) file.WillRead(trailer->index_offset, file.bytes() - trailer->index_offset);
+}
+
 std::optional<SegmentScan> ReadIndex(LogFile& file, uint32_t number) {
-  SegmentTrailer trailer;
-  const int64_t size = file.bytes();
-  constexpr auto kTrailerBytes = static_cast<int64_t>(sizeof(trailer));
-  if (size < static_cast<int64_t>(kDataBegin) + kTrailerBytes) return std::nullopt;
-  if (!file.ReadAt(size - kTrailerBytes, reinterpret_cast<char*>(&trailer), sizeof(trailer)).ok() ||
-      trailer.magic != kTrailerMagic || trailer.crc != Crc32c(Checked(trailer)) ||
-      trailer.number != number || trailer.records < 0 ||
-      trailer.records > size / static_cast<int64_t>(sizeof(RecordHeader)) ||
-      trailer.index_offset != size - IndexBytes(trailer.records) ||
-      trailer.data_end > trailer.index_offset) {
-    return std::nullopt;
-  }
+  const std::optional<SegmentTrailer> read = ReadTrailer(file, number);
+  if (!read) return std::nullopt;
+  const SegmentTrailer& trailer = *read;
   std::vector<RecordHeader> headers(static_cast<size_t>(trailer.records));
   const size_t bytes = headers.size() * sizeof(RecordHeader);
   if (!file.ReadAt(trailer.index_offset, reinterpret_cast<char*>(headers.data()), bytes).ok() ||

@@ -95,6 +95,10 @@ SegmentScan ScanSegment(std::string_view bytes, uint32_t number);
 // The same from the index of a sealed segment, reading nothing else; nullopt when it is not sealed,
 // or its trailer or index is damaged.
 std::optional<SegmentScan> ReadIndex(LogFile& file, uint32_t number);
+// Before ReadIndex, for many files in a row: first says that the trailer will be read, then reads
+// it and says so of the index. Hints, without any other effect.
+void WillReadTrailer(LogFile& file);
+void WillReadIndex(LogFile& file, uint32_t number);
 
 // The payload of a trajectory's record in a file, verified; `buffer` gets the record. kDataLoss: it
 // is not there, or damaged.

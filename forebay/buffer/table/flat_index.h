@@ -12,6 +12,13 @@
 
 namespace forebay::buffer {
 
+// Starts to load it. (The empty statement: GCC takes functions that only prefetch for ones without
+// any effect, and leaves calls of them out.)
+inline void Prefetch(const void* address) {
+  __builtin_prefetch(address);
+  asm volatile("");
+}
+
 // Open addressing, split over many small tables that grow one at a time, by half: no pause for
 // millions of entries, and no moment with two copies of all. `key_of(index)` gives an element's id;
 // it must be right for every index in here. Not thread-safe.
@@ -32,24 +39,25 @@ class FlatIndex {
     }
   }
 
-  // Starts to load where Find(key) will begin; later, with that loaded, `prefetch(index)` is called
-  // with what Find will compare: for many ids in a row, whose memory is then waited for once.
+  // Starts to load where Find(key) will begin. Later, with that loaded, `visit` gets the elements
+  // that Find will compare (some, at most), to load them too: so many ids in a row wait for their
+  // memory together.
   void PrefetchEntries(int64_t key) const {
     const uint64_t hash = Mix64(static_cast<uint64_t>(key));
     const Shard* shard = ShardOf(hash);
     if (shard == nullptr || shard->entries.empty()) return;
     const uint32_t home = Home(hash, static_cast<uint32_t>(shard->entries.size()));
-    __builtin_prefetch(&shard->entries[home]);
+    Prefetch(&shard->entries[home]);
   }
-  template <typename Prefetch>
-  void PrefetchElements(int64_t key, const Prefetch& prefetch) const {
+  template <typename Visit>
+  void VisitCandidates(int64_t key, const Visit& visit) const {
     const uint64_t hash = Mix64(static_cast<uint64_t>(key));
     const Shard* shard = ShardOf(hash);
     if (shard == nullptr || shard->entries.empty()) return;
     const auto capacity = static_cast<uint32_t>(shard->entries.size());
     uint32_t at = Home(hash, capacity);
     for (int n = 0; n < kPrefetched && shard->entries[at] != kNone; ++n) {
-      prefetch(shard->entries[at]);
+      visit(shard->entries[at]);
       at = Next(at, capacity);
     }
   }

@@ -90,8 +90,7 @@ class GroupStore {
     by_trajectory_.PrefetchEntries(trajectory_id);
   }
   void PrefetchGroups(int64_t group_id) const {
-    by_group_.PrefetchElements(group_id,
-                               [this](uint32_t g) { __builtin_prefetch(&groups_[g].group_id); });
+    by_group_.VisitCandidates(group_id, [this](uint32_t g) { Prefetch(&groups_[g].group_id); });
   }
   // Room in the indexes for so many groups and attempts.
   void ReserveIndexes(size_t groups, size_t attempts);
