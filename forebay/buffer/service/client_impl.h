@@ -63,6 +63,7 @@ class RemoteTableImpl final : public RemoteTable {
   Status AskNumber(FrameType type, int64_t number);
   // As Ask, for requests that the server itself waits with.
   Status AskUntil(Pending& pending, FrameType type, std::string_view payload, TimePoint deadline);
+  Status AskStats(Ledger* ledger, BufferStats* stats);
 
   ClientImpl& client_;
   const WelcomeTable table_;

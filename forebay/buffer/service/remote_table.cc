@@ -194,21 +194,23 @@ Result<std::vector<GroupInfo>> RemoteTableImpl::Inspect(int64_t from_group_id, i
   return ParseGroups(pending.reply);
 }
 
-Result<Ledger> RemoteTableImpl::ledger() {
+Status RemoteTableImpl::AskStats(Ledger* ledger, BufferStats* stats) {
   Pending pending;
+  FB_RETURN_IF_ERROR(Ask(pending, FrameType::kStats, {}));
+  return ParseStats(pending.reply, ledger, stats);
+}
+
+Result<Ledger> RemoteTableImpl::ledger() {
   Ledger ledger;
   BufferStats stats;
-  FB_RETURN_IF_ERROR(Ask(pending, FrameType::kStats, {}));
-  FB_RETURN_IF_ERROR(ParseStats(pending.reply, &ledger, &stats));
+  FB_RETURN_IF_ERROR(AskStats(&ledger, &stats));
   return ledger;
 }
 
 Result<BufferStats> RemoteTableImpl::stats() {
-  Pending pending;
   Ledger ledger;
   BufferStats stats;
-  FB_RETURN_IF_ERROR(Ask(pending, FrameType::kStats, {}));
-  FB_RETURN_IF_ERROR(ParseStats(pending.reply, &ledger, &stats));
+  FB_RETURN_IF_ERROR(AskStats(&ledger, &stats));
   return stats;
 }
 
