@@ -83,7 +83,7 @@ Result<std::unique_ptr<LogReader>> LogReader::Open(const std::string& folder) {
   if (!HoldsLog(names)) {
     std::vector<std::string> below;
     for (const std::string& name : names) {
-      const Result<std::vector<std::string>> inner = ListFolder(found + "/" + name);
+      const Result<std::vector<std::string>> inner = ListFolder(fmt::format("{}/{}", found, name));
       if (inner.ok() && HoldsLog(*inner)) below.push_back(name);
     }
     if (std::ranges::count(below, "buffer") > 0) below = {"buffer"};

@@ -2,6 +2,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -37,6 +39,10 @@ constexpr size_t kLostNamedMax = 100;
 
 bool IsDamaged(const SegmentScan& scan) {
   return std::ranges::any_of(scan.damaged, [](const DamagedRange& d) { return !d.torn_tail; });
+}
+
+auto BytesOf(const RecordHeader& header) {
+  return std::bit_cast<std::array<char, sizeof(RecordHeader)>>(header);
 }
 
 }  // namespace
@@ -84,8 +90,7 @@ std::string CheckIndex(LogFile& file, std::string_view bytes, uint32_t number,
   for (const ScannedRecord& record : index->records) named[record.offset] = &record;
   for (const ScannedRecord& record : scan.records) {
     const auto at = named.find(record.offset);
-    if (at == named.end() ||
-        std::memcmp(&at->second->header, &record.header, sizeof(RecordHeader)) != 0) {
+    if (at == named.end() || BytesOf(at->second->header) != BytesOf(record.header)) {
       return fmt::format("its index is wrong about the record at {}", record.offset);
     }
     named.erase(at);

@@ -105,20 +105,21 @@ std::string_view RefusalName(Refusal refusal) {
   return "unknown";
 }
 
-Result<std::unique_ptr<Server>> Server::Start(std::map<std::string, ServedTable> tables,
+Result<std::unique_ptr<Server>> Server::Start(const std::map<std::string, ServedTable>& tables,
                                               const ServerOptions& options) {
   FB_RETURN_IF_ERROR(CheckOptions(tables, options));
-  auto server = std::make_unique<ServerImpl>(std::move(tables), options);
+  auto server = std::make_unique<ServerImpl>(tables, options);
   FB_RETURN_IF_ERROR(server->Open());
   return std::unique_ptr<Server>(std::move(server));
 }
 
-ServerImpl::ServerImpl(std::map<std::string, ServedTable> tables, const ServerOptions& options)
+ServerImpl::ServerImpl(const std::map<std::string, ServedTable>& tables,
+                       const ServerOptions& options)
     : options_(options),
       scratch_(kScratchBytes),
       completions_(new Completions([this] { WakeLoop(); })) {
   int64_t longest = kRequestBytesMax;
-  for (auto& [name, served] : tables) {
+  for (const auto& [name, served] : tables) {
     longest = std::max(longest, served.record_bytes_max);
     tables_.push_back({.name = name, .served = served});
   }

@@ -98,7 +98,7 @@ class Server {
  public:
   // Listens and serves. kInvalidArgument: an address, certificate or table that cannot be used, or
   // TCP beyond loopback without TLS and token; kAlreadyExists: somebody serves there.
-  static Result<std::unique_ptr<Server>> Start(std::map<std::string, ServedTable> tables,
+  static Result<std::unique_ptr<Server>> Start(const std::map<std::string, ServedTable>& tables,
                                                const ServerOptions& options);
   virtual ~Server() = default;  // stops, as Stop(Now())
 

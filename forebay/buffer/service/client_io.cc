@@ -215,22 +215,18 @@ bool ClientConnection::Lead(Pending* pending, TimePoint deadline) {
 }
 
 void ClientConnection::HandOn(FinishedList& finished) {
-  if (state_ != State::kOpen) {
-    keeper_wake_.NotifyAll();
-  } else if (newest_ != nullptr) {
+  if (state_ == State::kOpen && newest_ != nullptr) {
     // The newest's answer comes last: it can lead for longest. Not who is busy sending, or
     // answered.
     Pending* next = newest_;
     while (next != nullptr && (next == sender_ || slots_[next->slot].answered)) next = next->older;
-    if (next == nullptr) {  // the sender looks for itself
-      if (open_async_ > 0) keeper_wake_.NotifyAll();
+    if (next != nullptr) {
+      next->signal.Look();
+      finished.push_back({.wake = next->signal.address()});
       return;
-    }
-    next->signal.Look();
-    finished.push_back({.wake = next->signal.address()});
-  } else if (open_async_ > 0) {
-    keeper_wake_.NotifyAll();
+    }  // the sender looks for itself
   }
+  if (state_ != State::kOpen || open_async_ > 0) keeper_wake_.NotifyAll();
 }
 
 Status ClientConnection::OnFrame(const FrameHeader& header, std::string_view payload,

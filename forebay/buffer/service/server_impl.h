@@ -83,7 +83,7 @@ inline constexpr size_t kReplyBytesMax = size_t{1} << 30;
 
 class ServerImpl final : public Server {
  public:
-  ServerImpl(std::map<std::string, ServedTable> tables, const ServerOptions& options);
+  ServerImpl(const std::map<std::string, ServedTable>& tables, const ServerOptions& options);
   ~ServerImpl() override;
   Status Open();
   void RemoveSockets();
@@ -167,7 +167,7 @@ class ServerImpl final : public Server {
   Status OnTake(Connection& c, const FrameHeader& header, std::string_view payload);
   Status OnTail(Connection& c, const FrameHeader& header);
   bool TryTake(WaitingTake& take);
-  void SendTaken(Connection& c, const WaitingTake& take, Taken taken);
+  void SendTaken(Connection& c, const WaitingTake& take, const Taken& taken);
   void TryTakes(bool all);
   void FailTakes(int32_t table, const Status& why);  // -1: of all tables
   void SendTail(const Slot& slot);

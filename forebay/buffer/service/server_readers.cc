@@ -9,7 +9,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "forebay/base/clock.h"
@@ -62,7 +61,7 @@ bool ServerImpl::TryTake(WaitingTake& take) {
   if (c->out.bytes() <= static_cast<size_t>(options_.output_bytes_max)) {
     Result<Taken> taken = tables_[take.table].served.buffer->Take(take.options, Now());
     if (taken.ok()) {
-      SendTaken(*c, take, std::move(*taken));
+      SendTaken(*c, take, *taken);
       return true;
     }
     if (taken.status().code() != StatusCode::kDeadlineExceeded) {
@@ -76,7 +75,7 @@ bool ServerImpl::TryTake(WaitingTake& take) {
   return true;
 }
 
-void ServerImpl::SendTaken(Connection& c, const WaitingTake& take, Taken taken) {
+void ServerImpl::SendTaken(Connection& c, const WaitingTake& take, const Taken& taken) {
   Buffer* buffer = tables_[take.table].served.buffer;
   --c.requests;
   size_t length = kTakenHeadBytes + taken.trajectories.size() * kTakenEntryBytes;
