@@ -38,8 +38,8 @@ constexpr size_t kSegmentsAtStart = 4;
 constexpr size_t kSparesMax = 8;
 constexpr int64_t kSpareBytesMax = int64_t{512} << 20;
 // Mapped segments are filled at the speed of memory, and in memory they are small.
-constexpr size_t kMappedSparesWanted = 6;
-constexpr size_t kMemorySparesWanted = 16;
+constexpr size_t kMappedSparesWanted = 10;
+constexpr size_t kMemorySparesWanted = 64;
 constexpr size_t kMemorySparesMax = 128;
 constexpr int kFlushers = 2;
 
