@@ -13,6 +13,9 @@
 namespace forebay::apps {
 namespace {
 
+// Of counts and batch numbers; a limit that a message can show.
+constexpr int64_t kMost = int64_t{1} << 60;
+
 constexpr const char* kFolderHelp =
     "a run directory, or the folder of a buffer (where segment-*.log lie)";
 
@@ -41,9 +44,9 @@ void AddExport(CLI::App& parent, BufferApp& buffer) {
                   "file to write, aside and renamed when complete (default: stdout, jsonl only)");
   app->add_flag("--overwrite", command->overwrite, "replace an output that is there");
   app->add_option("--from-batch", command->from_batch, "only trajectories of this batch or later")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{1}, kMost));
   app->add_option("--to-batch", command->to_batch, "only trajectories of this batch or earlier")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(int64_t{1}, kMost));
   app->add_option("--outcome", command->outcomes,
                   "only this outcome, for instance done or truncated_tokens (repeatable)")
       ->allow_extra_args(false);
@@ -91,7 +94,7 @@ BufferApp AddBuffer(CLI::App& root) {
   app = Add(*buffer.app, buffer, "tail", "the newest records, one a line", tail, BufferTail);
   app->add_option("-n,--lines", tail->lines, "how many")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(int64_t{0}, kMost));
   app->add_flag("-f,--follow", tail->follow, "and what is written from now on, until interrupted");
   app->add_option(
          "--type", tail->types,

@@ -36,7 +36,13 @@ class AsideFile {
  public:
   static Result<std::unique_ptr<AsideFile>> Create(const std::string& path, bool overwrite) {
     struct stat info{};
-    if (!overwrite && ::stat(path.c_str(), &info) == 0) {
+    const bool there = ::lstat(path.c_str(), &info) == 0;
+    // Its name would go to a file: /dev/null must not.
+    if (there && !S_ISREG(info.st_mode)) {
+      return InvalidArgument(fmt::format(
+          "'{}' is no regular file: give another --output, or none for the standard output", path));
+    }
+    if (there && !overwrite) {
       return AlreadyExists(
           fmt::format("'{}' is there: give another --output, or --overwrite", path));
     }

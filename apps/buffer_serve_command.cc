@@ -181,7 +181,7 @@ void AddServe(CLI::App& parent, BufferApp& buffer) {
   app->add_option("--max-staleness", command->max_staleness,
                   "policy versions that a trajectory may be behind its reader's")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   const CLI::Range sizes(1, 1 << 20);
   app->add_option("--memory-mb-max", command->memory_mb_max, "of each table")
       ->capture_default_str()

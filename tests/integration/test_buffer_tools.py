@@ -88,6 +88,12 @@ class BufferToolsTest(ForebayTest):
         self.assert_fails(self.buffer("export", "--output", lines), 2, "is there", "--overwrite")
         self.assertEqual(self.buffer("export", "--output", lines, "--overwrite", "--pending").returncode, 0)
 
+        # Renaming over it would make it a file.
+        null = self.folder / "null"
+        null.symlink_to("/dev/null")
+        self.assert_fails(self.buffer("export", "--output", null, "--overwrite"), 2, "no regular file")
+        self.assertTrue(null.is_symlink())
+
         parquet = self.folder / "rows.parquet"
         done = self.buffer("export", "--format", "parquet", "--output", parquet)
         self.assertEqual(done.returncode, 0, done.stderr)
