@@ -152,11 +152,13 @@ class ArtifactTest(ForebayTest):
 
     def test_corrupt_log_segment_is_quarantined_not_fatal(self):
         self.trained()
-        segments = [p for p in (self.run_folder / "buffer").rglob("*") if p.is_file() and p.stat().st_size > 4096]
+        segments = sorted((self.run_folder / "buffer").glob("segment-*.log"))
         self.assertTrue(segments)
-        with open(segments[0], "r+b") as file:
-            file.seek(700)
-            file.write(b"\xff" * 64)
+        for path in segments:
+            with open(path, "r+b") as file:
+                for at in range(4096 + 96, 4 << 20, 128):  # inside of records: they begin after 4,096 bytes
+                    file.seek(at)
+                    file.write(b"\xff" * 8)
         done = self.forebay("train", "--resume", self.run_folder, "--set", "run.steps=5")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("quarantine", (self.run_folder / "run.log").read_text())
