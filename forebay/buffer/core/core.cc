@@ -85,6 +85,14 @@ static BufferOptions Fitted(BufferOptions options) {
   return options;
 }
 
+// The state files are a part of what the buffer may take; the smallest limits are of segments
+// alone.
+static int64_t SegmentBytesMax(const BufferOptions& options) {
+  constexpr int64_t kStateBytes = int64_t{1} << 20;
+  const bool large = options.disk_bytes_max >= 8 * kStateBytes;
+  return large ? options.disk_bytes_max - kStateBytes : options.disk_bytes_max;
+}
+
 Result<std::unique_ptr<Core>> Core::Open(FileSystem* files, const BufferOptions& asked,
                                          int64_t committed_batch, BufferListener listener,
                                          Recovery* recovery, bool manual) {
@@ -129,7 +137,7 @@ Status Core::StartLog(FileSystem* files, Recovered recovered) {
                  .durability = options_.durability,
                  .segment_bytes = options_.segment_bytes,
                  .memory_bytes_max = options_.memory_bytes_max,
-                 .disk_bytes_max = options_.disk_bytes_max,
+                 .disk_bytes_max = SegmentBytesMax(options_),
                  .group_size = options_.group_size,
                  .last_sequence = recovered.last_sequence,
                  .next_number = recovered.next_number,
