@@ -315,7 +315,12 @@ TEST_F(HostileTest, MoreThanItsCredit) {
                         Record(static_cast<int64_t>(i), 1, 0, 300)));
   }
   EXPECT_THAT(Reason(raw), HasSubstr("1000 bytes"));
-  EXPECT_EQ((*server)->stats().refused[static_cast<size_t>(Refusal::kCredit)], 1);
+  // Counts are published at the end of the pass that sent the reason.
+  const auto refused = [&] {
+    return (*server)->stats().refused[static_cast<size_t>(Refusal::kCredit)];
+  };
+  EXPECT_TRUE(Eventually([&] { return refused() > 0; }));
+  EXPECT_EQ(refused(), 1);
   held.LetGo();
 }
 

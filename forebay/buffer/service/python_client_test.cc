@@ -38,16 +38,21 @@ class PythonClientTest : public testing::Test {
     ASSERT_TRUE(server.ok()) << server.status().message();
     server_ = *std::move(server);
   }
-  // Runs Python; what it printed is shown when it fails.
-  void Python(const std::string& arguments, const std::string& environment = "") {
-    const std::string log = folder_.path() + "/python.log";
-    const std::string command = "PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=" + std::string(kPython) +
-                                " " + environment +
-                                " FOREBAY_BUFFER_ADDRESS=" + server_->addresses()[0] +
-                                " timeout 120 python3 " + arguments + " >" + log + " 2>&1";
+  std::string Log() const { return folder_.path() + "/python.log"; }
+  // The shell's, of a Python that finds the package and the server.
+  std::string Command(const std::string& arguments, const std::string& environment = "") const {
+    return "PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=" + std::string(kPython) + " " + environment +
+           " FOREBAY_BUFFER_ADDRESS=" + server_->addresses()[0] + " timeout 120 python3 " +
+           arguments + " >" + Log() + " 2>&1";
+  }
+  // What it printed is shown when it fails.
+  void Run(const std::string& command) const {
     const int code = std::system(command.c_str());
-    std::ifstream file(log);
+    std::ifstream file(Log());
     EXPECT_EQ(code, 0) << std::string(std::istreambuf_iterator<char>(file), {});
+  }
+  void Python(const std::string& arguments, const std::string& environment = "") const {
+    Run(Command(arguments, environment));
   }
 
   TempFolder folder_;
@@ -105,7 +110,9 @@ with BufferClient(os.environ["FOREBAY_BUFFER_ADDRESS"], producer="p") as client:
 )")
                   .ok());
   const std::string address = server_->addresses()[0];
-  std::thread python([&] { Python(folder_.path() + "/many.py"); });
+  // Made here: the server is another one by the time that the thread runs.
+  const std::string command = Command(folder_.path() + "/many.py");
+  std::thread python([&] { Run(command); });
   EXPECT_TRUE(Eventually([&] { return train_.stored() > 50; }));
   for (int i = 0; i < 3; ++i) {
     server_->Stop(Now());

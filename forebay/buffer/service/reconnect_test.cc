@@ -221,7 +221,8 @@ TEST_F(ReconnectTest, ALateWriterIsFenced) {
   EXPECT_THAT(fenced.message(), HasSubstr("'actor'"));
   EXPECT_THAT(fenced.message(), HasSubstr("fenced"));
   EXPECT_EQ(buffer_.stored(), 1);
-  EXPECT_GT(server_->stats().refused[static_cast<size_t>(Refusal::kFenced)], 0);
+  EXPECT_TRUE(Eventually(
+      [&] { return server_->stats().refused[static_cast<size_t>(Refusal::kFenced)] > 0; }));
   const int64_t id = holder->NewIds(1);
   EXPECT_TRUE((*holder->Table("train"))->AppendEncodedAndWait(Record(id, id), {}).ok());
   // It may still read.
