@@ -173,7 +173,9 @@ Status ServerImpl::OnAppend(Connection& c, const FrameHeader& header, std::strin
                     "is fenced and may not append any more",
                     c.producer, c.epoch)));
   }
-  if (stopping_) return fail(Unavailable("the server is stopping"));
+  // No answer: the client sends it again to the server that comes next, as when the connection
+  // breaks.
+  if (stopping_) return OkStatus();
   if (bytes > table.record_bytes_max) {
     return fail(InvalidArgument(fmt::format("a record of {} bytes, this table takes at most {}",
                                             bytes, table.record_bytes_max)));
