@@ -139,7 +139,7 @@ Status BufferServe(const BufferServeCommand& command) {
                     .record_bytes_max = buffer_options.record_bytes_max};
   }
   FB_ASSIGN_OR_RETURN(const std::unique_ptr<buffer::Server> server,
-                      buffer::Server::Start(std::move(tables), options));
+                      buffer::Server::Start(tables, options));
   for (const std::string& address : server->addresses()) {
     std::printf("serving on %s\n", address.c_str());
   }

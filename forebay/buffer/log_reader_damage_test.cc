@@ -218,11 +218,11 @@ TEST_F(Damage, ACopyOfASegmentIsFoundAndSetAside) {
 TEST_F(Damage, StrangeFilesAreNamedAndSetAside) {
   const size_t records = Records(*reader_).size();
   std::ofstream(folder_.path() + "/segment-0000000050.log") << std::string(10000, 'x');
-  std::ofstream(folder_.path() + "/segment-0000000051.log");  // empty
+  const std::ofstream empty(folder_.path() + "/segment-0000000051.log");
   std::filesystem::create_directory(folder_.path() + "/segment-0000000052.log");
   ASSERT_EQ(::mkfifo((folder_.path() + "/segment-0000000053.log").c_str(), 0600), 0);
   std::filesystem::create_symlink("/nonexistent", folder_.path() + "/segment-0000000054.log");
-  std::ofstream(folder_.path() + "/segment-0000000055.log");
+  const std::ofstream unread(folder_.path() + "/segment-0000000055.log");
   // A sparse file that claims to be huge.
   std::filesystem::resize_file(folder_.path() + "/segment-0000000055.log", size_t{1} << 40);
   WriteAt(folder_.path() + "/segment-0000000055.log", 0,
