@@ -208,7 +208,7 @@ Status SimDisk::ReadAt(const std::shared_ptr<File>& file, int64_t generation, in
   if (at > file->now->size() || file->now->size() - at < bytes) {
     return DataLoss("the file ends before that");
   }
-  std::memcpy(out, file->now->data() + at, bytes);
+  if (bytes > 0) std::memcpy(out, file->now->data() + at, bytes);
   return OkStatus();
 }
 
