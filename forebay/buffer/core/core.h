@@ -146,6 +146,7 @@ class Core : public Buffer {
   void RecycleNow();
   void HelpNotes();
   void Recycle() FB_REQUIRES(recycle_mutex_);
+  void GiveUpOnAFullDisk(const Status& prepared);
   void WriteStateTwice() FB_REQUIRES(recycle_mutex_);
   bool NeedsRoom() const;
   bool MakeRoom() FB_REQUIRES(recycle_mutex_);
@@ -183,6 +184,7 @@ class Core : public Buffer {
   // The keeper's.
   std::unique_ptr<StateFiles> states_;
   int64_t state_at_bytes_ = 0, state_bytes_ = 0;  // of the log when the last was written; its size
+  TimePoint full_since_{};  // no segment could be made for those who wait since then
   std::vector<uint32_t> dead_at_last_state_;
   Status disk_error_ FB_GUARDED_BY(mutex_);  // why no segment can be prepared now
 

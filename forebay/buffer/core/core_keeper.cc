@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "fmt/core.h"
 #include "forebay/base/adaptive_mutex.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/futex.h"
@@ -30,6 +31,7 @@ namespace {
 constexpr auto kIdle = std::chrono::seconds(60);
 // While appends wait for a full disk, it may have room again without our doing.
 constexpr auto kRetryFullDisk = std::chrono::milliseconds(200);
+constexpr auto kFullDiskMax = std::chrono::seconds(60);
 // A state file is written when the log has grown by so many times its size: it costs an eighth of
 // the log's own writes at most.
 constexpr int64_t kStateShare = 8;
@@ -109,6 +111,7 @@ void Core::Maintain() {
     AdaptiveLock lock(mutex_);
     disk_error_ = prepared;
   }
+  GiveUpOnAFullDisk(prepared);
   const TimePoint now = Now();
   {
     AdaptiveLock lock(mutex_);
@@ -126,6 +129,23 @@ bool Core::NeedsRoom() const {
   if (log_->OutOfSpares() || log_->stats().disk_bytes > options_.disk_bytes_max) return true;
   AdaptiveLock lock(mutex_);
   return !waiting_.empty();
+}
+
+// A full disk may have room again, but a run must not wait for it for good.
+void Core::GiveUpOnAFullDisk(const Status& prepared) {
+  bool waits = false;
+  {
+    AdaptiveLock lock(mutex_);
+    waits = !waiting_.empty();
+  }
+  if (prepared.code() != StatusCode::kResourceExhausted || !waits) {
+    full_since_ = TimePoint();
+    return;
+  }
+  if (full_since_ == TimePoint()) full_since_ = Now();
+  if (Now() - full_since_ < kFullDiskMax) return;
+  log_->Fail(prepared.WithContext(
+      fmt::format("the disk stayed full for {} s", std::chrono::seconds(kFullDiskMax).count())));
 }
 
 // What is dead at one state goes after the next one.

@@ -157,6 +157,8 @@ class Log {
   void TakeAcknowledged(Acknowledged* out);
   static void Wake(const Acknowledged& acknowledged);
 
+  // Nothing is written from here on, as after a failed write. Once: later calls change nothing.
+  void Fail(const Status& why);
   Status failed() const;
   int64_t last_sequence() const;
   // The first entry that is not taken by TakeAcknowledged, or settled; last_sequence() + 1 if there
@@ -218,7 +220,6 @@ class Log {
   void FlushFront();
   void Seal(const std::shared_ptr<Segment>& segment);
   void RunFlusher();
-  void Fail(const Status& why);
   Result<std::shared_ptr<Segment>> NewSegment(uint32_t file_id);
   Status AttachMemory(Segment& segment) const;
   bool SpareWanted() const FB_REQUIRES(mutex_);
