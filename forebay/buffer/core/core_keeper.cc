@@ -171,6 +171,10 @@ void Core::HelpNotes() {
     AdaptiveLock recycle(recycle_mutex_);
     log_->SealMapped();
     WriteStateTwice();
+    if (log_->NotesAreTight() && MakeRoom()) {
+      log_->SealMapped();
+      WriteStateTwice();
+    }
   }
   log_->Maintain().ok();  // as in Maintain
 }
