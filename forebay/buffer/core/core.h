@@ -127,6 +127,8 @@ class Core : public Buffer {
   void WakeReaders() FB_REQUIRES(mutex_);
   Status WaitForGroups(int64_t groups, TimePoint deadline, uint64_t unblocked) FB_REQUIRES(mutex_);
   Pinned Pin(std::span<const int64_t> groups) const FB_REQUIRES(mutex_);
+  void AppendIds(std::span<const int64_t> groups, std::vector<int64_t>* ids) const
+      FB_REQUIRES(mutex_);
   Result<Taken> View(const Pinned& pinned, std::vector<TrajectoryId>* damaged) const;
   Result<std::vector<TrajectoryPtr>> Load(const Pinned& pinned,
                                           std::vector<TrajectoryId>* damaged) const;

@@ -83,6 +83,11 @@ Core::Pinned Core::Pin(std::span<const int64_t> groups) const {
   return pinned;
 }
 
+// Of the groups' members, as a record names them.
+void Core::AppendIds(std::span<const int64_t> groups, std::vector<int64_t>* ids) const {
+  for (const Placed& p : table_.Members(groups)) ids->push_back(p.id.trajectory_id);
+}
+
 // Without the lock. `damaged`: what is lost; the result is an error then. An error without any: it
 // cannot be read now.
 Result<Taken> Core::View(const Pinned& pinned, std::vector<TrajectoryId>* damaged) const {
@@ -248,9 +253,7 @@ void Core::LogLease(const BatchState& batch) {
     return;
   }
   LeaseRecord record{.sequence = batch.sequence, .learner_version = batch.learner_version};
-  for (const Placed& p : table_.Members(batch.groups)) {
-    record.trajectory_ids.push_back(p.id.trajectory_id);
-  }
+  AppendIds(batch.groups, &record.trajectory_ids);
   const std::string payload = EncodeLease(record);
   // Twice: a lost lease could make a checkpoint's batch be trained on again.
   Note({.type = RecordType::kLease}, payload);
@@ -304,9 +307,7 @@ Status Core::Commit(int64_t batch_sequence) {
     for (int64_t sequence = table_.committed_batch() + 1; sequence <= batch_sequence; ++sequence) {
       const BatchState* batch = table_.FindBatch(sequence);
       if (batch == nullptr) break;
-      for (const Placed& p : table_.Members(batch->groups)) {
-        record.trajectory_ids.push_back(p.id.trajectory_id);
-      }
+      AppendIds(batch->groups, &record.trajectory_ids);
     }
     FB_RETURN_IF_ERROR(table_.Commit(batch_sequence));
     Note({.type = RecordType::kCommit}, EncodeLease(record));
@@ -421,22 +422,16 @@ Status Core::Acknowledge(int64_t take_id) {
   HelpNotes();
   AdaptiveLock lock(mutex_);
   if (!failed_.ok()) return failed_;
-  if (logged()) {
-    if (const TakeState* take = table_.FindTake(take_id)) {
-      LeaseRecord record;
-      for (const Placed& p : table_.Members(take->groups)) {
-        record.trajectory_ids.push_back(p.id.trajectory_id);
-      }
-      FB_RETURN_IF_ERROR(table_.AcknowledgeTake(take_id));
-      // Twice, as a lease: should it be damaged, the groups would be given out again.
-      const std::string payload = EncodeLease(record);
-      Note({.type = RecordType::kConsume}, payload);
-      Note({.type = RecordType::kConsume}, payload);
-      if (!waiting_.empty()) Signal();
-      return OkStatus();
-    }
-  }
+  LeaseRecord record;
+  const TakeState* const take = table_.FindTake(take_id);
+  if (logged() && take != nullptr) AppendIds(take->groups, &record.trajectory_ids);
   FB_RETURN_IF_ERROR(table_.AcknowledgeTake(take_id));
+  if (logged()) {
+    // Twice, as a lease: should it be damaged, the groups would be given out again.
+    const std::string payload = EncodeLease(record);
+    Note({.type = RecordType::kConsume}, payload);
+    Note({.type = RecordType::kConsume}, payload);
+  }
   if (!waiting_.empty()) Signal();
   return OkStatus();
 }
