@@ -68,8 +68,8 @@ class FaultyEngine final : public Engine {
           break;
         case Fault::kReorders:
           // Only once there is an older one of this writer.
-          if (!queue_.empty() && PeekId(queue_.back())->trajectory_id % 65536 ==
-                                     PeekId(bytes)->trajectory_id % 65536) {
+          if (!queue_.empty() && PeekId(queue_.back())->trajectory_id / RecordId(1, 0) ==
+                                     PeekId(bytes)->trajectory_id / RecordId(1, 0)) {
             done_ = true;
             queue_.insert(queue_.end() - 1, bytes);
             return OkStatus();
@@ -85,7 +85,7 @@ class FaultyEngine final : public Engine {
           break;
         case Fault::kStrangeId:
           done_ = true;
-          bytes[28] = '\xff';
+          bytes[32] = '\xff';  // of a writer that is not there
           break;
         case Fault::kRefusesInsert:
           return ResourceExhausted("full");

@@ -21,7 +21,9 @@
 namespace forebay::bench {
 namespace {
 
-constexpr int64_t kWritersMax = 1 << 16;
+// Each writer has a range of ids of its own and uses it in order, as a producer does.
+constexpr int64_t kWritersMax = 1 << 12;
+constexpr int64_t kIdsPerWriter = kIdBaseUnit / kWritersMax;
 constexpr int32_t kVocabulary = 151'936;
 constexpr size_t kMixSizes = 16;
 constexpr size_t kTailBytes = 64;
@@ -87,7 +89,7 @@ std::vector<size_t> WriterSizes(RecordSizes sizes, int writer) {
   return mix;
 }
 
-int64_t RecordId(int writer, int64_t seq) { return (seq * kWritersMax) + writer + 1; }
+int64_t RecordId(int writer, int64_t seq) { return (writer * kIdsPerWriter) + seq; }
 
 WriterPayloads::WriterPayloads(RecordSizes sizes, int writer, int64_t id_base)
     : writer_(writer), id_base_(id_base) {
@@ -125,9 +127,9 @@ PayloadChecker::PayloadChecker(RecordSizes sizes, int writers) {
 Result<PayloadChecker::Identity> PayloadChecker::Identify(std::string_view bytes) const {
   const auto id = PeekId(bytes);
   if (!id) return DataLoss("a sampled record is not an encoded trajectory");
-  const int64_t number = (id->trajectory_id % kIdBaseUnit) - 1;
-  const int64_t writer = number % kWritersMax;
-  const int64_t seq = number / kWritersMax;
+  const int64_t number = id->trajectory_id % kIdBaseUnit;
+  const int64_t writer = number / kIdsPerWriter;
+  const int64_t seq = number % kIdsPerWriter;
   if (number < 0 || writer >= static_cast<int64_t>(expected_.size())) {
     return DataLoss(
         fmt::format("a sampled record has id {}, which nobody wrote", id->trajectory_id));

@@ -117,6 +117,8 @@ class Core : public Buffer {
   void Admit(Calls& calls);
   void Publish();
   Status SettleEntry(const LogEntry& entry, Calls& calls) FB_REQUIRES(mutex_);
+  void TellTwins(int64_t trajectory_id, const Status& status, Calls& calls) FB_REQUIRES(mutex_);
+  void EndWaiting(Waiting& waiting, const Status& why, Calls& calls) FB_REQUIRES(mutex_);
   void FailWaiting(const Status& why, Calls& calls) FB_REQUIRES(mutex_);
   void SweepDeadlines(TimePoint now);
   std::string RoomText() const FB_REQUIRES(mutex_);
@@ -166,8 +168,8 @@ class Core : public Buffer {
   Table table_ FB_GUARDED_BY(mutex_);
   Rng rng_ FB_GUARDED_BY(mutex_);
   std::deque<Waiting> waiting_ FB_GUARDED_BY(mutex_);  // for room
-  // Trajectories that wait or are being written, and who else appended them meanwhile.
-  std::unordered_map<int64_t, std::vector<Done>> appending_ FB_GUARDED_BY(mutex_);
+  // Who else appended a trajectory that waits or is being written.
+  std::unordered_map<int64_t, std::vector<Done>> twins_ FB_GUARDED_BY(mutex_);
   // Lease: the batch that is being read or logged, and what was read for it.
   int64_t leasing_ FB_GUARDED_BY(mutex_) = 0;
   std::map<int64_t, std::vector<TrajectoryPtr>> loaded_ FB_GUARDED_BY(mutex_);

@@ -203,26 +203,37 @@ Core::Place Core::StartAppend(std::string_view encoded, const AppendOptions& opt
 Status Core::CheckAppend(const TrajectorySummary& summary, bool* duplicate, Done& done) {
   const TrajectoryId& id = summary.id;
   FB_RETURN_IF_ERROR(RefusalLocked());
-  const auto writing = appending_.find(id.trajectory_id);
-  if (options_.implied_dispatch) {
-    if (writing != appending_.end()) {
-      writing->second.push_back(std::exchange(done, nullptr));
-    }
-    if (writing != appending_.end() ||
-        (table_.Dispatched(id.trajectory_id) && !table_.InFlight(id))) {
+  std::optional<bool> begun = table_.BeginAppend(id);
+  if (!begun && options_.implied_dispatch) {
+    if (table_.Dispatched(id.trajectory_id)) {
       *duplicate = true;
       ++duplicates_;
       return OkStatus();
     }
-    if (!table_.InFlight(id)) FB_RETURN_IF_ERROR(table_.Dispatch(id));
-  } else if (!table_.InFlight(id) || writing != appending_.end()) {
-    table_.CountLate();
-    return NotFound(
-        fmt::format("attempt {} (group {}, member {}) is not in flight: dropped as late",
-                    id.trajectory_id, id.group_id, id.member));
+    FB_RETURN_IF_ERROR(table_.Dispatch(id));
+    begun = table_.BeginAppend(id);
   }
-  appending_.try_emplace(id.trajectory_id);
-  return OkStatus();
+  if (begun && !*begun) return OkStatus();
+  if (begun && options_.implied_dispatch) {
+    twins_[id.trajectory_id].push_back(std::exchange(done, nullptr));
+    *duplicate = true;
+    ++duplicates_;
+    return OkStatus();
+  }
+  table_.CountLate();
+  return NotFound(fmt::format("attempt {} (group {}, member {}) is not in flight: dropped as late",
+                              id.trajectory_id, id.group_id, id.member));
+}
+
+// Whoever appended the same meanwhile is told the same.
+void Core::TellTwins(int64_t trajectory_id, const Status& status, Calls& calls) {
+  if (twins_.empty()) return;
+  const auto twins = twins_.find(trajectory_id);
+  if (twins == twins_.end()) return;
+  for (Done& twin : twins->second) {
+    calls.emplace_back([done = std::move(twin), status] { done(status); });
+  }
+  twins_.erase(twins);
 }
 
 bool Core::TryReserve(const TrajectorySummary& summary, float priority, size_t bytes,
@@ -252,13 +263,13 @@ void Core::Admit(Calls& calls) {
       append_wait_seconds_ += Seconds(Now() - first.since);
       if (gone) {
         table_.CountLate();
-        appending_.erase(first.summary.id.trajectory_id);
       }
       next = std::move(first);
       waiting_.pop_front();
       if (gone) {
-        calls.emplace_back(
-            [done = std::move(next.done)] { done(NotFound("the attempt ended while it waited")); });
+        const Status ended = NotFound("the attempt ended while it waited");
+        TellTwins(next.summary.id.trajectory_id, ended, calls);
+        calls.emplace_back([done = std::move(next.done), ended] { done(ended); });
         continue;
       }
     }
@@ -319,20 +330,20 @@ Status Core::SettleEntry(const LogEntry& entry, Calls& calls) {
   } else if (entry.durable) {
     table_.CountLate();  // its attempt was ended meanwhile
   }
-  const auto appending = appending_.find(id.trajectory_id);
-  if (appending != appending_.end()) {
-    for (Done& twin : appending->second) {
-      calls.emplace_back([done = std::move(twin), status] { done(status); });
-    }
-    appending_.erase(appending);
-  }
+  if (!entry.durable) table_.EndAppend(id);
+  TellTwins(id.trajectory_id, status, calls);
   return status;
+}
+
+void Core::EndWaiting(Waiting& waiting, const Status& why, Calls& calls) {
+  table_.EndAppend(waiting.summary.id);
+  TellTwins(waiting.summary.id.trajectory_id, why, calls);
+  calls.emplace_back([done = std::move(waiting.done), why] { done(why); });
 }
 
 void Core::FailWaiting(const Status& why, Calls& calls) {
   for (Waiting& w : waiting_) {
-    appending_.erase(w.summary.id.trajectory_id);
-    calls.emplace_back([done = std::move(w.done), why] { done(why); });
+    EndWaiting(w, why, calls);
   }
   waiting_.clear();
 }
@@ -358,10 +369,8 @@ void Core::SweepDeadlines(TimePoint now) {
         continue;
       }
       append_wait_seconds_ += Seconds(now - it->since);
-      appending_.erase(it->summary.id.trajectory_id);
-      calls.emplace_back([done = std::move(it->done),
-                          why = DeadlineExceeded(fmt::format("the buffer stayed full: {}",
-                                                             RoomText()))] { done(why); });
+      EndWaiting(*it, DeadlineExceeded(fmt::format("the buffer stayed full: {}", RoomText())),
+                 calls);
       it = waiting_.erase(it);
     }
   }

@@ -193,12 +193,15 @@ void Core::Recycle() {
     log_->Recycle(dead);
     return;
   }
-  bool due = false;
-  {
-    AdaptiveLock lock(mutex_);
-    due = StateDue() && log_->failed().ok();
+  // Two states give back what is dead now, which costs less than segments made anew.
+  for (int i = 0; i < 2; ++i) {
+    {
+      AdaptiveLock lock(mutex_);
+      const bool wanted = StateDue() || (log_->SparesAreFew() && !DeadSegments().empty());
+      if (!wanted || !log_->failed().ok()) return;
+    }
+    if (!WriteState().ok()) return;  // later, perhaps
   }
-  if (due) WriteState().ok();  // later, perhaps
 }
 
 bool Core::StateDue() {

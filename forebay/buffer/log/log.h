@@ -167,6 +167,7 @@ class Log {
   int64_t reserved_bytes() const;  // since it was opened
   bool HasRoom() const;            // for another segment of trajectories
   bool OutOfSpares() const { return few_spares_.load(std::memory_order_relaxed); }
+  bool SparesAreFew() const;  // give back what is dead, before Maintain makes others
   // The last spare is in use, and half of it: notes need another one soon.
   bool NotesAreTight() const;
   int64_t RoomToMove() const;  // bytes of records that a kMove could take
@@ -222,6 +223,7 @@ class Log {
   void RunFlusher();
   Result<std::shared_ptr<Segment>> NewSegment(uint32_t file_id);
   Status AttachMemory(Segment& segment) const;
+  size_t SparesWanted() const;
   bool SpareWanted() const FB_REQUIRES(mutex_);
   void DropColdMemory() FB_REQUIRES(mutex_);
 

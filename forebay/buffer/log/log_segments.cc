@@ -32,15 +32,19 @@ namespace {
 // The last spare is for notes: without the notes that end attempts nothing would ever be freed.
 constexpr size_t kSparesForNotes = 1;
 constexpr size_t kSparesWanted = 2;
-// kSync: what a log turns over while its readers keep up.
+// What a log turns over while its readers keep up. Mapped segments are filled at the speed of
+// memory.
 constexpr size_t kSegmentsAtStart = 4;
+constexpr size_t kMappedSegmentsAtStart = 12;
+// With fewer spares, dead segments are given back at once: that costs less than making others.
+constexpr size_t kSparesFew = 2;
+constexpr size_t kMappedSparesFew = 6;
 // More than these are given back: making a segment anew costs more than writing it once.
 constexpr size_t kSparesMax = 8;
 constexpr int64_t kSpareBytesMax = int64_t{512} << 20;
-// Mapped segments are filled at the speed of memory, and in memory they are small.
-constexpr size_t kMappedSparesWanted = 10;
+// They are small.
 constexpr size_t kMemorySparesWanted = 64;
-constexpr size_t kMemorySparesMax = 128;
+constexpr size_t kMemorySparesMax = 512;
 constexpr int kFlushers = 2;
 
 // The bytes of a file or none, given back when the last view of them goes.
@@ -90,7 +94,9 @@ Result<std::unique_ptr<Log>> Log::Open(FileSystem* files, const LogOptions& opti
   }
   // The first two are needed. Those after them are made now because to write zeros beside the first
   // appends would slow both.
-  const size_t wanted = log->sync() && !options.manual ? kSegmentsAtStart : 1 + kSparesForNotes;
+  size_t wanted = 1 + kSparesForNotes;
+  if (!options.manual && log->sync()) wanted = kSegmentsAtStart;
+  if (!options.manual && options.durability == Durability::kOs) wanted = kMappedSegmentsAtStart;
   for (size_t i = 0; i < wanted; ++i) {
     if (i > kSparesForNotes &&
         log->stats().disk_bytes + options.segment_bytes > options.disk_bytes_max) {
@@ -296,11 +302,15 @@ void Log::SealMapped() {
   for (const auto& segment : ready) Seal(segment);
 }
 
+size_t Log::SparesWanted() const { return durable() ? kSparesWanted : kMemorySparesWanted; }
+
+bool Log::SparesAreFew() const {
+  AdaptiveLock lock(mutex_);
+  return spares_.size() < (sync() ? kSparesFew : kMappedSparesFew);
+}
+
 bool Log::SpareWanted() const {
-  const size_t wanted = options_.durability == Durability::kSync ? kSparesWanted
-                        : options_.durability == Durability::kOs ? kMappedSparesWanted
-                                                                 : kMemorySparesWanted;
-  return !stopping_ && failed_.ok() && spares_.size() < wanted &&
+  return !stopping_ && failed_.ok() && spares_.size() < SparesWanted() &&
          disk_bytes_ + options_.segment_bytes <=
              (durable() ? options_.disk_bytes_max : options_.memory_bytes_max);
 }

@@ -34,9 +34,10 @@ struct Slot {
   // In the list of its version (pending, held by nobody).
   uint32_t previous = kNoIndex, next = kNoIndex;
 
-  static constexpr uint8_t kTried = 1;  // had an attempt
+  static constexpr uint8_t kTried = 1;      // had an attempt
+  static constexpr uint8_t kAppending = 2;  // in flight: its append has begun
   // The rest counts attempts that were rejected as stale by this process.
-  static constexpr uint8_t kStaleStep = 2;
+  static constexpr uint8_t kStaleStep = 4;
 };
 static_assert(sizeof(Slot) == 48);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "fmt/core.h"
@@ -94,6 +95,20 @@ bool Table::InFlight(const TrajectoryId& id) const {
   return s != kNoIndex && store_.slot(s).state == SlotState::kInFlight;
 }
 
+std::optional<bool> Table::BeginAppend(const TrajectoryId& id) {
+  const uint32_t s = FindOpen(id);
+  if (s == kNoIndex || store_.slot(s).state != SlotState::kInFlight) return std::nullopt;
+  Slot& slot = store_.slot(s);
+  const bool begun = (slot.flags & Slot::kAppending) != 0;
+  slot.flags |= Slot::kAppending;
+  return begun;
+}
+
+void Table::EndAppend(const TrajectoryId& id) {
+  const uint32_t s = FindOpen(id);
+  if (s != kNoIndex) store_.slot(s).flags &= static_cast<uint8_t>(~Slot::kAppending);
+}
+
 bool Table::Pending(const TrajectoryId& id) const {
   const uint32_t s = FindOpen(id);
   return s != kNoIndex && store_.slot(s).state == SlotState::kPending;
@@ -124,6 +139,7 @@ void Table::Place(uint32_t s, const PendingInfo& info) {
   const bool retained = (group.flags & Group::kRetained) != 0;
   Slot& slot = store_.slot(s);
   slot.state = retained ? SlotState::kRetained : SlotState::kPending;
+  slot.flags &= static_cast<uint8_t>(~Slot::kAppending);
   slot.min_version = static_cast<uint32_t>(info.min_version);
   slot.priority = info.priority;
   slot.segment = info.segment;
@@ -209,6 +225,7 @@ void Table::Vacate(uint32_t s) {
   }
   store_.UnindexSlot(s);
   slot.state = SlotState::kVacant;
+  slot.flags &= static_cast<uint8_t>(~Slot::kAppending);
 }
 
 Status Table::Reject(const TrajectoryId& id, RejectReason reason) {
