@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -94,6 +95,12 @@ class Core : public Buffer {
     Status error;  // why one cannot be opened now
   };
   struct Views;
+  // A batch that is leased, to be read and logged.
+  struct Leasing {
+    int64_t sequence = 0;
+    bool fresh = false;  // else a replay, which is in the log
+    Pinned pinned;
+  };
 
   Core(const BufferOptions& options, BufferListener listener, Table table, bool manual);
   static Status CheckOptions(const BufferOptions& options);
@@ -135,6 +142,11 @@ class Core : public Buffer {
   Result<std::vector<TrajectoryPtr>> Load(const Pinned& pinned,
                                           std::vector<TrajectoryId>* damaged) const;
   void Quarantine(const std::vector<TrajectoryId>& ids, Calls& calls) FB_REQUIRES(mutex_);
+  std::optional<Batch> HandOut() FB_REQUIRES(mutex_);
+  std::optional<Leasing> StartLease(int64_t groups, int64_t learner_version, Calls& calls)
+      FB_REQUIRES(mutex_);
+  Status WaitForLease(int64_t groups, TimePoint deadline, uint64_t unblocked) FB_REQUIRES(mutex_);
+  Status ReadLeased(const Leasing& leasing);
   void LogLease(const BatchState& batch) FB_REQUIRES(mutex_);
   void OnLeaseWritten(int64_t sequence, const Status& status);
 

@@ -171,79 +171,90 @@ Result<Batch> Core::Lease(int64_t groups, int64_t learner_version, TimePoint dea
   while (true) {
     HelpNotes();
     Calls calls;
-    Pinned pinned;
-    int64_t sequence = 0;
-    bool fresh = false;
+    std::optional<Leasing> leasing;
     {
       AdaptiveLock lock(mutex_);
       FB_RETURN_IF_ERROR(RefusalLocked());
       if (!lease_error_.ok()) return std::exchange(lease_error_, OkStatus());
-      BatchState* const next = leasing_ == 0 ? table_.NextToHandOut() : nullptr;
-      if (next != nullptr) {
-        const auto loaded = loaded_.find(next->sequence);
-        if (loaded != loaded_.end()) {
-          next->handed_out = true;
-          Batch batch{.sequence = next->sequence,
-                      .learner_version = next->learner_version,
-                      .replay = next->replay,
-                      .trajectories = std::move(loaded->second)};
-          loaded_.erase(loaded);
-          return batch;
-        }
-        sequence = next->sequence;  // a replay: it is read first
-        pinned = Pin(next->groups);
-      } else if (leasing_ == 0 && !readers_paused_) {
-        NoteRejected(table_.RejectStale(learner_version, options_.max_staleness),
-                     RejectReason::kStale, calls);
-        if (CanLease(groups)) {
-          const BatchState& batch = table_.Lease(groups, learner_version);
-          sequence = batch.sequence;
-          fresh = true;
-          pinned = Pin(batch.groups);
-        }
-      }
-      if (sequence != 0) {
-        leasing_ = sequence;
-      } else if (calls.empty()) {
-        // Nothing changes while this thread waits, but for what Pump does.
-        if (manual_ && leasing_ == 0) return LeaseTimedOut(groups);
-        if (!manual_ && leasing_ != 0 && Now() >= deadline) {
-          // It stays: the next call gets it.
-          return DeadlineExceeded(
-              fmt::format("waiting for the log to write the lease of batch {}", leasing_));
-        }
-        if (!manual_) {
-          FB_RETURN_IF_ERROR(WaitForGroups(groups, deadline, unblocked));
-          continue;
-        }
+      if (std::optional<Batch> batch = HandOut()) return *std::move(batch);
+      if (leasing_ == 0) leasing = StartLease(groups, learner_version, calls);
+      if (!leasing && calls.empty() && !(manual_ && leasing_ != 0)) {
+        FB_RETURN_IF_ERROR(WaitForLease(groups, deadline, unblocked));
+        continue;
       }
     }
     Run(calls);
-    if (sequence != 0) {
-      std::vector<TrajectoryId> damaged;
-      Result<std::vector<TrajectoryPtr>> loaded = Load(pinned, &damaged);
-      AdaptiveLock lock(mutex_);
-      if (loaded.ok()) {
-        loaded_[sequence] = std::move(*loaded);
-        if (fresh) {
-          LogLease(*table_.FindBatch(sequence));
-        } else {
-          leasing_ = 0;
-        }
-      } else {
-        leasing_ = 0;
-        if (!fresh) {
-          return loaded.status().WithContext(
-              fmt::format("batch {} cannot be read again", sequence));
-        }
-        table_.UnleaseFrom(sequence);
-        if (damaged.empty()) return loaded.status();
-        Quarantine(damaged, calls);
-      }
-    }
-    Run(calls);
+    if (leasing) FB_RETURN_IF_ERROR(ReadLeased(*leasing));
     if (manual_) Pump();
   }
+}
+
+// The first batch that is logged and read, and that the learner does not have.
+std::optional<Batch> Core::HandOut() {
+  if (leasing_ != 0) return std::nullopt;
+  BatchState* const next = table_.NextToHandOut();
+  if (next == nullptr) return std::nullopt;
+  const auto loaded = loaded_.find(next->sequence);
+  if (loaded == loaded_.end()) return std::nullopt;
+  next->handed_out = true;
+  Batch batch{.sequence = next->sequence,
+              .learner_version = next->learner_version,
+              .replay = next->replay,
+              .trajectories = std::move(loaded->second)};
+  loaded_.erase(loaded);
+  return batch;
+}
+
+// A replay, else a new batch if there are enough groups.
+std::optional<Core::Leasing> Core::StartLease(int64_t groups, int64_t learner_version,
+                                              Calls& calls) {
+  if (const BatchState* const replay = table_.NextToHandOut()) {
+    leasing_ = replay->sequence;
+    return Leasing{.sequence = leasing_, .fresh = false, .pinned = Pin(replay->groups)};
+  }
+  if (readers_paused_) return std::nullopt;
+  NoteRejected(table_.RejectStale(learner_version, options_.max_staleness), RejectReason::kStale,
+               calls);
+  if (!CanLease(groups)) return std::nullopt;
+  const BatchState& batch = table_.Lease(groups, learner_version);
+  leasing_ = batch.sequence;
+  return Leasing{.sequence = leasing_, .fresh = true, .pinned = Pin(batch.groups)};
+}
+
+Status Core::WaitForLease(int64_t groups, TimePoint deadline, uint64_t unblocked) {
+  // Nothing changes while this thread waits, but for what Pump does.
+  if (manual_) return LeaseTimedOut(groups);
+  if (leasing_ != 0 && Now() >= deadline) {
+    // It stays: the next call gets it.
+    return DeadlineExceeded(
+        fmt::format("waiting for the log to write the lease of batch {}", leasing_));
+  }
+  return WaitForGroups(groups, deadline, unblocked);
+}
+
+// Reads what was leased, without the lock, and logs it if it is new.
+Status Core::ReadLeased(const Leasing& leasing) {
+  std::vector<TrajectoryId> damaged;
+  Result<std::vector<TrajectoryPtr>> loaded = Load(leasing.pinned, &damaged);
+  Calls calls;
+  {
+    AdaptiveLock lock(mutex_);
+    if (!leasing.fresh || !loaded.ok()) leasing_ = 0;
+    if (loaded.ok()) {
+      loaded_[leasing.sequence] = std::move(*loaded);
+      if (leasing.fresh) LogLease(*table_.FindBatch(leasing.sequence));
+      return OkStatus();
+    }
+    if (!leasing.fresh) {
+      return loaded.status().WithContext(
+          fmt::format("batch {} cannot be read again", leasing.sequence));
+    }
+    table_.UnleaseFrom(leasing.sequence);
+    if (damaged.empty()) return loaded.status();
+    Quarantine(damaged, calls);
+  }
+  Run(calls);
+  return OkStatus();
 }
 
 // Durable before the learner gets the batch, so that after a crash it gets the same one.
