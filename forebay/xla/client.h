@@ -9,7 +9,8 @@
 // - Execute returns at once (0.03 ms), also while its arguments are still being computed: a chain
 //   of programs can be queued ahead. With 32 in flight it waits for the oldest, which bounds
 //   memory. FromHost copies before it returns; else only ToHost, Await and the last owner's
-//   destructor wait.
+//   destructor wait. Programs over a mesh of virtual devices run one at a time: Execute waits for
+//   the one before.
 // - Each client has its own pool of threads. Programs of one client share it, so a short program
 //   queues behind the parts of a long one: 0.3 ms becomes 3.4 ms. With a client each, both progress
 //   (0.5 ms; the long one 118 -> 134 ms). Hence one client for the learner and one for the engine.
@@ -30,6 +31,7 @@
 #include "forebay/base/status.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::xla {
 
@@ -56,14 +58,14 @@ struct DeviceInfo {
   bool addressable;
 };
 
-struct MemoryStats {  // of one compiled program, in bytes
+struct MemoryStats {  // of one compiled program, in bytes on each device
   int64_t argument_bytes, output_bytes, temp_bytes, alias_bytes, code_bytes;
 };
 
 class Client;
 
-// An array on a device. Move-only; freed with its last owner, and may outlive its Client. An empty
-// Buffer was moved from or donated.
+// An array on a device, or one that is split over the devices of a mesh. Move-only; freed with its
+// last owner, and may outlive its Client. An empty Buffer was moved from or donated.
 class Buffer {
  public:
   Buffer();
@@ -71,11 +73,23 @@ class Buffer {
   Buffer& operator=(Buffer&&) noexcept;
   ~Buffer();
 
+  // One array from its parts: parts[i] is on the client's device i and has the shape that
+  // `sharding` gives to a part of `shape`. Parts along axes that the spec does not name must be
+  // equal. kInvalidArgument for a wrong number, place or shape, or a spec that does not fit; the
+  // parts are then freed. See also xla/sharded_buffer.h.
+  static Result<Buffer> FromParts(std::vector<Buffer> parts, const Shape& shape,
+                                  const Sharding& sharding);
+  // The parts of a split array, one a device; of any other, itself.
+  std::vector<Buffer> TakeParts() &&;
+
   bool empty() const { return impl_ == nullptr; }
+  // Of the whole array.
   const Shape& shape() const;
+  // How the array is split; null: all of it is on one device.
+  const Sharding* sharding() const;
   // Blocks until computed; reports the error of the computation that should have made it.
   Status Await() const;
-  // Blocks and copies to dst, row-major; dst.size() must be shape().bytes().
+  // Blocks and copies the whole array to dst, row-major; dst.size() must be shape().bytes().
   Status ToHost(std::span<std::byte> dst) const;
   // For small results: all elements as T (float for f32, int32_t for s32). CHECKs the size of T.
   template <typename T>
@@ -94,15 +108,16 @@ class Buffer {
   std::unique_ptr<Impl> impl_;
 };
 
-// A compiled program on one device (sharded programs come with xla/shard). Thread-safe.
+// A compiled program, on one device or, when program().mesh has more, on that many. Thread-safe.
 class Executable {
  public:
   virtual ~Executable() = default;
-  // Runs with one Buffer an argument, in Parameter order, without waiting. Donated arguments are
+  // Runs with one Buffer an argument, in Parameter order, without waiting. A program over a mesh
+  // takes and returns arrays that are split as its specs say. Donated arguments are
   // consumed (left empty); the others are never written to, even where the module's text allows it.
-  // Errors: kInvalidArgument for a wrong count or shape (named; nothing is consumed), kInternal
-  // from the plugin (donated arguments that it took before it failed are empty). An error while
-  // computing is reported by Await and ToHost of the results.
+  // Errors: kInvalidArgument for a wrong count, shape or split (named; nothing is consumed),
+  // kInternal from the plugin (donated arguments that it took before it failed are empty). An error
+  // while computing is reported by Await and ToHost of the results.
   virtual Result<std::vector<Buffer>> Execute(std::span<Buffer* const> arguments) = 0;
   virtual const Program& program() const = 0;
   virtual Result<MemoryStats> memory() const = 0;
@@ -132,19 +147,20 @@ class Client {
   // Copies `data` (row-major) to a device; the memory is free for the caller on return.
   virtual Result<Buffer> FromHost(std::span<const std::byte> data, const Shape& shape,
                                   int device = 0) = 0;
-  // A copy on the same device.
+  // A copy on the same device (or devices).
   virtual Result<Buffer> Copy(const Buffer& buffer) = 0;
 
-  // Compiles, or finds the equal program (text + plugin version + flags) in the cache. Two threads
+  // Compiles for device 0, or for the first devices as many as the program's mesh has; or finds the
+  // equal program (text + plugin version + flags) in the cache. Two threads
   // that ask for one program compile it once. Blocks (seconds). `xla_flags` override XLA debug
   // options by name, values as text ("true", "4").
-  // Errors: the compiler's text, with the program's name; kInvalidArgument for an unknown flag or a
-  // Program whose results are not the module's.
+  // Errors: the compiler's text, with the program's name; kInvalidArgument for an unknown flag, a
+  // mesh larger than the client, or a Program whose results are not the module's.
   virtual Result<std::shared_ptr<Executable>> Compile(
       const Program& program, const std::map<std::string, std::string>& xla_flags = {}) = 0;
   virtual CompileCounters counters() const = 0;
 
-  // Buffers alive in this client; tests end at zero.
+  // Arrays alive on this client's devices (one a part of a split Buffer); tests end at zero.
   virtual int64_t live_buffers() const = 0;
 
   // FromHost of a typed array.

@@ -16,6 +16,7 @@
 
 #include "forebay/base/status.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::xla {
 
@@ -56,6 +57,11 @@ struct Program {
   // For each argument: the result whose memory it donates, or -1. A donated buffer is consumed by
   // Execute.
   std::vector<int> donated_to;
+  // A program over several devices (xla/shard_map.h) has a mesh with more than one; then one spec
+  // an argument and a result. The shapes above are those of whole arrays.
+  Mesh mesh = {};
+  std::vector<PartitionSpec> argument_specs = {};
+  std::vector<PartitionSpec> result_specs = {};
 };
 
 // "Result `output` may reuse the memory of parameter `parameter`" (same shape required).

@@ -6,7 +6,9 @@
 #include <pjrt_c_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "forebay/base/status.h"
 #include "forebay/xla/pjrt/compile_options.h"
@@ -125,6 +127,12 @@ TEST(CompileOptionsTest, EncodesTheProto) {
   // 7 { 1: "n", 2 { 1: "v" } }, and { 2: true } for a bool.
   EXPECT_EQ(SerializeCompileOptions({{"n", "v"}}), plain + "\x3a\x08\x0a\x01n\x12\x03\x0a\x01v");
   EXPECT_EQ(SerializeCompileOptions({{"n", "true"}}), plain + "\x3a\x07\x0a\x01n\x12\x02\x10\x01");
+  // 3 { 4: 1, 5: 2, 6: 1, 9 { 1: 1, 2: 2, 3 { 1: 0 }, 3 { 1: 5 } }, 19: 1 }
+  const std::vector<int64_t> devices = {0, 5};
+  EXPECT_EQ(SerializeCompileOptions({}, devices),
+            std::string("\x1a\x17\x20\x01\x28\x02\x30\x01\x4a\x0c\x08\x01\x10\x02\x1a\x02\x08\x00"
+                        "\x1a\x02\x08\x05\x98\x01\x01",
+                        25));
   // A value of more than 127 bytes takes two bytes of length.
   const std::string longer = SerializeCompileOptions({{"n", std::string(300, 'v')}});
   EXPECT_THAT(longer, StartsWith(plain + "\x3a\xb5\x02\x0a\x01n\x12\xaf\x02\x0a\xac\x02vvv"));

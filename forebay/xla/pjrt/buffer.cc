@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -14,27 +16,41 @@
 #include "forebay/xla/pjrt/api.h"
 #include "forebay/xla/pjrt/client_state.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::xla {
 
-Buffer::Impl::Impl(std::shared_ptr<pjrt::ClientState> state_in, PJRT_Buffer* buffer_in,
-                   Shape shape_in, int device_in)
-    : state(std::move(state_in)), buffer(buffer_in), shape(std::move(shape_in)), device(device_in) {
-  state->live_buffers.fetch_add(1, std::memory_order_relaxed);
+Buffer::Impl::Impl(std::shared_ptr<pjrt::ClientState> state_in, std::vector<PJRT_Buffer*> parts_in,
+                   Shape shape_in, int device_in, std::shared_ptr<const Sharding> sharding_in)
+    : state(std::move(state_in)),
+      parts(std::move(parts_in)),
+      shape(std::move(shape_in)),
+      device(device_in),
+      sharding(std::move(sharding_in)) {
+  state->live_buffers.fetch_add(static_cast<int64_t>(parts.size()), std::memory_order_relaxed);
 }
 
 Buffer::Impl::~Impl() {
-  PJRT_Buffer_Destroy_Args args = {};
-  args.buffer = buffer;
-  const Status status = FB_PJRT(state->api, PJRT_Buffer_Destroy, args);
-  FB_CHECK(status.ok(), status.ToString());
-  state->live_buffers.fetch_sub(1, std::memory_order_relaxed);
+  for (PJRT_Buffer* part : parts) {
+    PJRT_Buffer_Destroy_Args args = {};
+    args.buffer = part;
+    const Status status = FB_PJRT(state->api, PJRT_Buffer_Destroy, args);
+    FB_CHECK(status.ok(), status.ToString());
+  }
+  state->live_buffers.fetch_sub(static_cast<int64_t>(parts.size()), std::memory_order_relaxed);
 }
 
 bool Buffer::Impl::IsDeleted() const {
-  PJRT_Buffer_IsDeleted_Args args = {};
-  args.buffer = buffer;
-  return FB_PJRT(state->api, PJRT_Buffer_IsDeleted, args).ok() && args.is_deleted;
+  return std::ranges::any_of(parts, [&](PJRT_Buffer* part) {
+    PJRT_Buffer_IsDeleted_Args args = {};
+    args.buffer = part;
+    return FB_PJRT(state->api, PJRT_Buffer_IsDeleted, args).ok() && args.is_deleted;
+  });
+}
+
+std::vector<PJRT_Buffer*> Buffer::Impl::Release() {
+  state->live_buffers.fetch_sub(static_cast<int64_t>(parts.size()), std::memory_order_relaxed);
+  return std::exchange(parts, {});
 }
 
 Buffer::Buffer() = default;
@@ -48,17 +64,97 @@ const Shape& Buffer::shape() const {
   return impl_->shape;
 }
 
+const Sharding* Buffer::sharding() const {
+  FB_CHECK(impl_ != nullptr, "sharding of an empty Buffer (moved from, or donated to a program)");
+  return impl_->sharding.get();
+}
+
+Result<Buffer> Buffer::FromParts(std::vector<Buffer> parts, const Shape& shape,
+                                 const Sharding& sharding) {
+  FB_RETURN_IF_ERROR(CheckSpec(sharding.mesh, sharding.spec, shape).WithContext("FromParts"));
+  if (static_cast<int64_t>(parts.size()) != sharding.mesh.size()) {
+    return InvalidArgument(fmt::format("FromParts: {} parts for the {} devices of the mesh {}",
+                                       parts.size(), sharding.mesh.size(),
+                                       sharding.mesh.ToString()));
+  }
+  const Shape local = LocalShape(sharding.mesh, sharding.spec, shape);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].empty()) return InvalidArgument(fmt::format("FromParts: part {} is empty", i));
+    const Impl& impl = *parts[i].impl();
+    if (impl.shape != local || impl.sharding != nullptr || impl.state != parts[0].impl()->state) {
+      return InvalidArgument(
+          fmt::format("FromParts: part {} is {}{}, but {} of {} has parts {} of one client", i,
+                      impl.shape.ToString(), impl.sharding != nullptr ? ", split itself" : "",
+                      sharding.ToString(), shape.ToString(), local.ToString()));
+    }
+    if (impl.device != static_cast<int>(i)) {
+      return InvalidArgument(
+          fmt::format("FromParts: part {} is on device {}; it must be on {}", i, impl.device, i));
+    }
+  }
+  if (parts.size() == 1) return std::move(parts[0]);
+  std::vector<PJRT_Buffer*> buffers;
+  const std::shared_ptr<pjrt::ClientState> state = parts[0].impl()->state;
+  for (const Buffer& part : parts) buffers.push_back(part.impl()->Release()[0]);
+  return pjrt::MakeBuffer(state, std::move(buffers), shape,
+                          std::make_shared<const Sharding>(sharding));
+}
+
+std::vector<Buffer> Buffer::TakeParts() && {
+  FB_CHECK(impl_ != nullptr, "parts of an empty Buffer (moved from, or donated to a program)");
+  std::vector<Buffer> out;
+  if (impl_->sharding == nullptr) {
+    out.push_back(std::move(*this));
+    return out;
+  }
+  const Shape local = LocalShape(impl_->sharding->mesh, impl_->sharding->spec, impl_->shape);
+  const std::vector<PJRT_Buffer*> parts = impl_->Release();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    out.push_back(pjrt::MakeBuffer(impl_->state, parts[i], local, static_cast<int>(i)));
+  }
+  impl_.reset();
+  return out;
+}
+
 Status Buffer::Await() const {
   if (impl_ == nullptr) {
     return FailedPrecondition(
         "Buffer::Await: the buffer is empty (moved from, or donated to a program)");
   }
   const pjrt::Api& api = impl_->state->api;
-  PJRT_Buffer_ReadyEvent_Args args = {};
-  args.buffer = impl_->buffer;
-  FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_Buffer_ReadyEvent, args));
-  return api.AwaitAndDestroy(args.event, "computing a buffer");
+  for (PJRT_Buffer* part : impl_->parts) {
+    PJRT_Buffer_ReadyEvent_Args args = {};
+    args.buffer = part;
+    FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_Buffer_ReadyEvent, args));
+    FB_RETURN_IF_ERROR(api.AwaitAndDestroy(args.event, "computing a buffer"));
+  }
+  return OkStatus();
 }
+
+namespace {
+
+Status PartToHost(const pjrt::Api& api, PJRT_Buffer* part, size_t rank, std::span<std::byte> dst) {
+  // Row-major is said outright: without it, a plugin copies its own device layout (a TPU's is
+  // tiled).
+  std::vector<int64_t> minor_to_major(rank);
+  for (size_t i = 0; i < rank; ++i) minor_to_major[i] = static_cast<int64_t>(rank - 1 - i);
+  PJRT_Buffer_MemoryLayout layout = {};
+  layout.struct_size = PJRT_Buffer_MemoryLayout_STRUCT_SIZE;
+  layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
+  layout.tiled.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE;
+  layout.tiled.minor_to_major = minor_to_major.data();
+  layout.tiled.minor_to_major_size = minor_to_major.size();
+
+  PJRT_Buffer_ToHostBuffer_Args args = {};
+  args.src = part;
+  args.host_layout = &layout;
+  args.dst = dst.data();
+  args.dst_size = dst.size();
+  FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_Buffer_ToHostBuffer, args));
+  return api.AwaitAndDestroy(args.event, "copying a buffer to the host");
+}
+
+}  // namespace
 
 Status Buffer::ToHost(std::span<std::byte> dst) const {
   if (impl_ == nullptr) {
@@ -71,41 +167,61 @@ Status Buffer::ToHost(std::span<std::byte> dst) const {
                                        shape.ToString(), shape.bytes(), dst.size()));
   }
   if (dst.empty()) return Await();
-  // Row-major is said outright: without it, a plugin copies its own device layout (a TPU's is
-  // tiled).
-  std::vector<int64_t> minor_to_major(shape.dims.size());
-  for (size_t i = 0; i < minor_to_major.size(); ++i) {
-    minor_to_major[i] = static_cast<int64_t>(minor_to_major.size() - 1 - i);
-  }
-  PJRT_Buffer_MemoryLayout layout = {};
-  layout.struct_size = PJRT_Buffer_MemoryLayout_STRUCT_SIZE;
-  layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
-  layout.tiled.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE;
-  layout.tiled.minor_to_major = minor_to_major.data();
-  layout.tiled.minor_to_major_size = minor_to_major.size();
-
   const pjrt::Api& api = impl_->state->api;
-  PJRT_Buffer_ToHostBuffer_Args args = {};
-  args.src = impl_->buffer;
-  args.host_layout = &layout;
-  args.dst = dst.data();
-  args.dst_size = dst.size();
-  FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_Buffer_ToHostBuffer, args));
-  return api.AwaitAndDestroy(args.event, "copying a buffer to the host");
+  if (impl_->sharding == nullptr) return PartToHost(api, impl_->parts[0], shape.dims.size(), dst);
+
+  const Sharding& sharding = *impl_->sharding;
+  const std::vector<ShardSlice> slices = ShardSlices(sharding.mesh, sharding.spec, shape);
+  const Axes repeated = sharding.mesh.Others(sharding.spec.axes());
+  std::vector<std::byte> part(
+      static_cast<size_t>(LocalShape(sharding.mesh, sharding.spec, shape).bytes()));
+  for (size_t i = 0; i < slices.size(); ++i) {
+    // One of the equal parts is enough.
+    if (sharding.mesh.Index(static_cast<int64_t>(i), repeated) != 0) continue;
+    if (part.size() == dst.size()) return PartToHost(api, impl_->parts[i], shape.dims.size(), dst);
+    FB_RETURN_IF_ERROR(PartToHost(api, impl_->parts[i], shape.dims.size(), part));
+    WriteSlice(dst, shape, slices[i], part);
+  }
+  return OkStatus();
 }
 
 namespace pjrt {
 
 ClientState::~ClientState() {
+  for (PJRT_Event* event : last_launch_) {
+    const Status ended = api.AwaitAndDestroy(event, "the last program on the mesh");
+    static_cast<void>(ended);  // its results have said what went wrong
+  }
   PJRT_Client_Destroy_Args args = {};
   args.client = client;
   const Status status = FB_PJRT(api, PJRT_Client_Destroy, args);
   FB_CHECK(status.ok(), status.ToString());
 }
 
+Status ClientState::LaunchOnMesh(PJRT_LoadedExecutable_Execute_Args& args) {
+  const std::lock_guard lock(launch_mutex_);
+  if (!is_cpu) return FB_PJRT(api, PJRT_LoadedExecutable_Execute, args);
+  for (PJRT_Event* event : std::exchange(last_launch_, {})) {
+    const Status ended = api.AwaitAndDestroy(event, "the program before");
+    static_cast<void>(ended);  // its own results say what went wrong
+  }
+  std::vector<PJRT_Event*> events(args.num_devices, nullptr);
+  args.device_complete_events = events.data();
+  const Status status = FB_PJRT(api, PJRT_LoadedExecutable_Execute, args);
+  if (status.ok()) last_launch_ = std::move(events);
+  return status;
+}
+
 Buffer MakeBuffer(std::shared_ptr<ClientState> state, PJRT_Buffer* buffer, const Shape& shape,
                   int device) {
-  return Buffer(std::make_unique<Buffer::Impl>(std::move(state), buffer, shape, device));
+  return Buffer(std::make_unique<Buffer::Impl>(std::move(state), std::vector<PJRT_Buffer*>{buffer},
+                                               shape, device, nullptr));
+}
+
+Buffer MakeBuffer(std::shared_ptr<ClientState> state, std::vector<PJRT_Buffer*> parts,
+                  const Shape& shape, std::shared_ptr<const Sharding> sharding) {
+  return Buffer(std::make_unique<Buffer::Impl>(std::move(state), std::move(parts), shape,
+                                               /*device_in=*/0, std::move(sharding)));
 }
 
 PJRT_Buffer_Type ToBufferType(DType dtype) {

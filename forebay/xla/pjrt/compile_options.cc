@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -10,11 +11,18 @@ namespace {
 
 // Field numbers of xla/pjrt/proto/compile_options.proto (and xla/xla_data.proto).
 constexpr int kExecutableBuildOptions = 3;  // of CompileOptionsProto
-constexpr int kEnvOptionOverrides = 7;  // of CompileOptionsProto: map<string, OptionOverrideProto>
-constexpr int kNumReplicas = 4;         // of ExecutableBuildOptionsProto
-constexpr int kNumPartitions = 5;       // of ExecutableBuildOptionsProto
-constexpr int kStringField = 1;         // of OptionOverrideProto, a oneof
-constexpr int kBoolField = 2;           // of OptionOverrideProto
+constexpr int kEnvOptionOverrides = 7;   // of CompileOptionsProto: map<string, OptionOverrideProto>
+constexpr int kNumReplicas = 4;          // of ExecutableBuildOptionsProto
+constexpr int kNumPartitions = 5;        // of ExecutableBuildOptionsProto
+constexpr int kUseSpmdPartitioning = 6;  // of ExecutableBuildOptionsProto
+constexpr int kDeviceAssignment = 9;     // of ExecutableBuildOptionsProto
+constexpr int kUseShardyPartitioner = 19;  // of ExecutableBuildOptionsProto
+constexpr int kReplicaCount = 1;           // of DeviceAssignmentProto
+constexpr int kComputationCount = 2;       // of DeviceAssignmentProto
+constexpr int kComputationDevices = 3;     // of DeviceAssignmentProto, one a partition
+constexpr int kReplicaDeviceIds = 1;       // of ComputationDevice
+constexpr int kStringField = 1;            // of OptionOverrideProto, a oneof
+constexpr int kBoolField = 2;              // of OptionOverrideProto
 
 void Varint(std::string& out, uint64_t value) {
   while (value >= 0x80) {
@@ -37,10 +45,24 @@ void Bytes(std::string& out, int field, std::string_view bytes) {
 
 }  // namespace
 
-std::string SerializeCompileOptions(const std::map<std::string, std::string>& xla_flags) {
+std::string SerializeCompileOptions(const std::map<std::string, std::string>& xla_flags,
+                                    std::span<const int64_t> devices) {
   std::string build;
   Integer(build, kNumReplicas, 1);
-  Integer(build, kNumPartitions, 1);
+  Integer(build, kNumPartitions, devices.empty() ? 1 : devices.size());
+  if (!devices.empty()) {
+    Integer(build, kUseSpmdPartitioning, 1);
+    std::string assignment;
+    Integer(assignment, kReplicaCount, 1);
+    Integer(assignment, kComputationCount, devices.size());
+    for (const int64_t device : devices) {
+      std::string replicas;
+      Integer(replicas, kReplicaDeviceIds, static_cast<uint64_t>(device));
+      Bytes(assignment, kComputationDevices, replicas);
+    }
+    Bytes(build, kDeviceAssignment, assignment);
+    Integer(build, kUseShardyPartitioner, 1);
+  }
   std::string out;
   Bytes(out, kExecutableBuildOptions, build);
   for (const auto& [name, value] : xla_flags) {

@@ -43,6 +43,15 @@ Result<std::shared_ptr<ClientState>> CreateState(const Plugin& plugin, int cpu_d
   if (state->devices.empty()) {
     return FailedPrecondition(fmt::format("the PJRT plugin '{}' found no device", plugin.path));
   }
+  for (PJRT_Device* device : state->devices) {
+    PJRT_Device_GetDescription_Args get = {};
+    get.device = device;
+    FB_RETURN_IF_ERROR(FB_PJRT(plugin.api, PJRT_Device_GetDescription, get));
+    PJRT_DeviceDescription_Id_Args id = {};
+    id.device_description = get.device_description;
+    FB_RETURN_IF_ERROR(FB_PJRT(plugin.api, PJRT_DeviceDescription_Id, id));
+    state->device_ids.push_back(id.id);
+  }
   return state;
 }
 

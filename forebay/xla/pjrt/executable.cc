@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "forebay/xla/pjrt/api.h"
 #include "forebay/xla/pjrt/client_state.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::xla::pjrt {
 
@@ -43,8 +45,32 @@ Result<std::shared_ptr<PjrtExecutable>> PjrtExecutable::Create(std::shared_ptr<C
   FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_LoadedExecutable_GetExecutable, get));
   self->executable_ = get.executable;
 
+  FB_RETURN_IF_ERROR(self->CheckSpecs());
   FB_RETURN_IF_ERROR(self->CheckResults());
   return self;
+}
+
+Status PjrtExecutable::CheckSpecs() {
+  if (program_.mesh.size() == 1) return OkStatus();
+  const auto check = [&](std::string_view what, std::span<const Shape> shapes,
+                         std::span<const PartitionSpec> specs,
+                         std::vector<std::shared_ptr<const Sharding>>& shardings) {
+    if (specs.size() != shapes.size()) {
+      return InvalidArgument(fmt::format("program '{}' on the mesh {} has {} specs for {} {}s",
+                                         program_.name, program_.mesh.ToString(), specs.size(),
+                                         shapes.size(), what));
+    }
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      FB_RETURN_IF_ERROR(
+          CheckSpec(program_.mesh, specs[i], shapes[i])
+              .WithContext(fmt::format("program '{}', {} {}", program_.name, what, i)));
+      shardings.push_back(std::make_shared<const Sharding>(program_.mesh, specs[i]));
+    }
+    return OkStatus();
+  };
+  FB_RETURN_IF_ERROR(
+      check("argument", program_.arguments, program_.argument_specs, argument_shardings_));
+  return check("result", program_.results, program_.result_specs, result_shardings_);
 }
 
 Status PjrtExecutable::CheckResults() const {
@@ -70,7 +96,10 @@ Status PjrtExecutable::CheckResults() const {
   }
   const int64_t* next = dims.dims;
   for (size_t i = 0; i < program_.results.size(); ++i) {
-    const Shape& shape = program_.results[i];
+    Shape shape = program_.results[i];
+    if (!result_shardings_.empty()) {
+      shape = LocalShape(program_.mesh, program_.result_specs[i], std::move(shape));
+    }
     const std::span<const int64_t> found(next, dims.dim_sizes[i]);
     next += found.size();
     if (types.output_types[i] != ToBufferType(shape.dtype) ||
@@ -125,11 +154,7 @@ Status PjrtExecutable::CheckArguments(std::span<Buffer* const> arguments) const 
       return InvalidArgument(fmt::format("program '{}', {}: the buffer belongs to another client",
                                          program_.name, ArgumentName(i)));
     }
-    if (argument->impl()->device != 0) {
-      return InvalidArgument(
-          fmt::format("program '{}', {}: the buffer is on device {}, the program on 0",
-                      program_.name, ArgumentName(i), argument->impl()->device));
-    }
+    FB_RETURN_IF_ERROR(CheckPlace(i, *argument));
   }
   // A donated buffer is gone after the call, so it may stand in the list only once.
   if (kept_arguments_.size() == arguments.size()) return OkStatus();
@@ -150,14 +175,33 @@ Status PjrtExecutable::CheckArguments(std::span<Buffer* const> arguments) const 
   return OkStatus();
 }
 
+Status PjrtExecutable::CheckPlace(size_t index, const Buffer& argument) const {
+  const Sharding* found = argument.sharding();
+  const Sharding* wanted = argument_shardings_.empty() ? nullptr : argument_shardings_[index].get();
+  if (wanted != nullptr && found != nullptr && *wanted == *found) return OkStatus();
+  if (wanted == nullptr && found == nullptr && argument.impl()->device == 0) return OkStatus();
+  const std::string place = found != nullptr ? "split as " + found->ToString()
+                                             : fmt::format("on device {}", argument.impl()->device);
+  return InvalidArgument(
+      fmt::format("program '{}', {}: the buffer is {}, the program takes it {}", program_.name,
+                  ArgumentName(index), place,
+                  wanted != nullptr ? "split as " + wanted->ToString() : "on device 0"));
+}
+
 Result<std::vector<Buffer>> PjrtExecutable::Execute(std::span<Buffer* const> arguments) {
   FB_RETURN_IF_ERROR(CheckArguments(arguments));
-  std::vector<PJRT_Buffer*> inputs;
-  inputs.reserve(arguments.size());
-  for (const Buffer* argument : arguments) inputs.push_back(argument->impl()->buffer);
-  std::vector<PJRT_Buffer*> outputs(program_.results.size(), nullptr);
-  PJRT_Buffer* const* input_list = inputs.data();
-  PJRT_Buffer** output_list = outputs.data();
+  const auto devices = static_cast<size_t>(program_.mesh.size());
+  std::vector<std::vector<PJRT_Buffer*>> inputs(devices);
+  std::vector<std::vector<PJRT_Buffer*>> outputs(devices);
+  std::vector<PJRT_Buffer* const*> input_lists;
+  std::vector<PJRT_Buffer**> output_lists;
+  for (size_t d = 0; d < devices; ++d) {
+    inputs[d].reserve(arguments.size());
+    for (const Buffer* argument : arguments) inputs[d].push_back(argument->impl()->parts[d]);
+    outputs[d].assign(program_.results.size(), nullptr);
+    input_lists.push_back(inputs[d].data());
+    output_lists.push_back(outputs[d].data());
+  }
 
   PJRT_ExecuteOptions options = {};
   options.struct_size = PJRT_ExecuteOptions_STRUCT_SIZE;
@@ -166,11 +210,12 @@ Result<std::vector<Buffer>> PjrtExecutable::Execute(std::span<Buffer* const> arg
   PJRT_LoadedExecutable_Execute_Args args = {};
   args.executable = loaded_;
   args.options = &options;
-  args.argument_lists = &input_list;
-  args.num_devices = 1;
-  args.num_args = inputs.size();
-  args.output_lists = &output_list;
-  const Status status = FB_PJRT(state_->api, PJRT_LoadedExecutable_Execute, args);
+  args.argument_lists = input_lists.data();
+  args.num_devices = devices;
+  args.num_args = arguments.size();
+  args.output_lists = output_lists.data();
+  const Status status = devices > 1 ? state_->LaunchOnMesh(args)
+                                    : FB_PJRT(state_->api, PJRT_LoadedExecutable_Execute, args);
 
   // Donated arguments are gone, and after an error those that the plugin took before it failed.
   for (size_t i = 0; i < arguments.size() && i < program_.donated_to.size(); ++i) {
@@ -180,9 +225,17 @@ Result<std::vector<Buffer>> PjrtExecutable::Execute(std::span<Buffer* const> arg
   if (!status.ok()) return status.WithContext(fmt::format("program '{}'", program_.name));
 
   std::vector<Buffer> results;
-  results.reserve(outputs.size());
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    results.push_back(MakeBuffer(state_, outputs[i], program_.results[i], /*device=*/0));
+  results.reserve(program_.results.size());
+  for (size_t i = 0; i < program_.results.size(); ++i) {
+    if (result_shardings_.empty()) {
+      results.push_back(MakeBuffer(state_, outputs[0][i], program_.results[i], /*device=*/0));
+      continue;
+    }
+    std::vector<PJRT_Buffer*> parts;
+    parts.reserve(devices);
+    for (size_t d = 0; d < devices; ++d) parts.push_back(outputs[d][i]);
+    results.push_back(
+        MakeBuffer(state_, std::move(parts), program_.results[i], result_shardings_[i]));
   }
   return results;
 }

@@ -1,4 +1,4 @@
-// PjrtExecutable: a compiled single-device program.
+// PjrtExecutable: a compiled program on one device or on those of a mesh.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +14,7 @@
 #include "forebay/xla/graph.h"
 #include "forebay/xla/pjrt/api.h"
 #include "forebay/xla/pjrt/client_state.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::xla::pjrt {
 
@@ -39,8 +40,10 @@ class PjrtExecutable final : public Executable {
   PjrtExecutable(std::shared_ptr<ClientState> state, PJRT_LoadedExecutable* loaded,
                  Program program);
 
+  Status CheckSpecs();
   Status CheckResults() const;
   Status CheckArguments(std::span<Buffer* const> arguments) const;
+  Status CheckPlace(size_t index, const Buffer& argument) const;
   std::string ArgumentName(size_t index) const;
 
   const std::shared_ptr<ClientState> state_;
@@ -48,6 +51,9 @@ class PjrtExecutable final : public Executable {
   PJRT_Executable* executable_ = nullptr;
   const Program program_;
   std::vector<int64_t> kept_arguments_;  // the arguments that may not be donated
+  // On a mesh, how each argument and result is split.
+  std::vector<std::shared_ptr<const Sharding>> argument_shardings_;
+  std::vector<std::shared_ptr<const Sharding>> result_shardings_;
 };
 
 }  // namespace forebay::xla::pjrt

@@ -29,6 +29,7 @@
 #include "forebay/xla/pjrt/executable.h"
 #include "forebay/xla/pjrt/program_cache.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::xla::pjrt {
 namespace {
@@ -87,6 +88,7 @@ Status PjrtClient::Describe() {
   name.client = state_->client;
   FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_Client_PlatformName, name));
   platform_.assign(name.platform_name, name.platform_name_size);
+  state_->is_cpu = platform_ == "cpu";
   PJRT_Client_PlatformVersion_Args version = {};
   version.client = state_->client;
   FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_Client_PlatformVersion, version));
@@ -157,13 +159,28 @@ Result<Buffer> PjrtClient::Copy(const Buffer& buffer) {
   }
   const Buffer::Impl& impl = *buffer.impl();
   if (impl.state != state_) return InvalidArgument("Copy: the buffer belongs to another client");
-  PJRT_Buffer_CopyToDevice_Args args = {};
-  args.buffer = impl.buffer;
-  args.dst_device = state_->devices[static_cast<size_t>(impl.device)];
-  const Status status = FB_PJRT(state_->api, PJRT_Buffer_CopyToDevice, args);
-  if (status.ok()) return MakeBuffer(state_, args.dst_buffer, impl.shape, impl.device);
+  const auto copy_part = [&](size_t part) -> Result<Buffer> {
+    const int device = impl.device + static_cast<int>(part);
+    PJRT_Buffer_CopyToDevice_Args args = {};
+    args.buffer = impl.parts[part];
+    args.dst_device = state_->devices[static_cast<size_t>(device)];
+    FB_RETURN_IF_ERROR(FB_PJRT(state_->api, PJRT_Buffer_CopyToDevice, args));
+    const Shape shape = impl.sharding == nullptr
+                            ? impl.shape
+                            : LocalShape(impl.sharding->mesh, impl.sharding->spec, impl.shape);
+    return MakeBuffer(state_, args.dst_buffer, shape, device);
+  };
+  if (impl.sharding != nullptr) {
+    std::vector<Buffer> parts;
+    for (size_t i = 0; i < impl.parts.size(); ++i) {
+      FB_ASSIGN_OR_RETURN(Buffer part, copy_part(i));
+      parts.push_back(std::move(part));
+    }
+    return Buffer::FromParts(std::move(parts), impl.shape, *impl.sharding);
+  }
+  Result<Buffer> copied = copy_part(0);
   // The C API lets a plugin refuse a copy within one device (the CPU plugin makes it).
-  if (impl.device != 0) return status;
+  if (copied.ok() || impl.device != 0) return copied;
   FB_ASSIGN_OR_RETURN(const std::shared_ptr<Executable> copy, Compile(CopyProgram(impl.shape), {}));
   // Execute empties only donated arguments, and this program has none.
   Buffer* const argument = const_cast<Buffer*>(&buffer);
@@ -184,12 +201,25 @@ Hash128 PjrtClient::Key(const Program& program,
   Append(text, std::to_string(program.results.size()));
   for (const Shape& shape : program.results) Append(text, shape.ToString());
   for (const int result : program.donated_to) Append(text, std::to_string(result));
-  Append(text, SerializeCompileOptions(xla_flags));
+  Append(text, program.mesh.ToString());
+  for (const PartitionSpec& spec : program.argument_specs) Append(text, spec.ToString());
+  for (const PartitionSpec& spec : program.result_specs) Append(text, spec.ToString());
+  Append(text, SerializeCompileOptions(xla_flags, DevicesOf(program)));
   return HashBytes(text);
+}
+
+std::span<const int64_t> PjrtClient::DevicesOf(const Program& program) const {
+  const auto count = static_cast<size_t>(program.mesh.size());
+  return std::span(state_->device_ids).first(count > 1 ? count : 0);
 }
 
 Result<std::shared_ptr<Executable>> PjrtClient::Compile(
     const Program& program, const std::map<std::string, std::string>& xla_flags) {
+  if (program.mesh.size() > static_cast<int64_t>(state_->devices.size())) {
+    return InvalidArgument(fmt::format(
+        "program '{}' is for a mesh of {} devices ({}), this client has {}", program.name,
+        program.mesh.size(), program.mesh.ToString(), state_->devices.size()));
+  }
   const Hash128 key = Key(program, xla_flags);
   std::promise<Compiled> promise;
   std::shared_future<Compiled> earlier;
@@ -270,7 +300,7 @@ PjrtClient::Compiled PjrtClient::CompileNow(const Program& program,
   constexpr std::string_view kFormat = "mlir";
   module.format = kFormat.data();
   module.format_size = kFormat.size();
-  const std::string options = SerializeCompileOptions(xla_flags);
+  const std::string options = SerializeCompileOptions(xla_flags, DevicesOf(program));
   PJRT_Client_Compile_Args args = {};
   args.client = state_->client;
   args.program = &module;

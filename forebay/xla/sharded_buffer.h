@@ -1,0 +1,29 @@
+// Host arrays to split Buffers. The way back is Buffer::ToHost, which returns the whole array: what
+// one mesh wrote to a checkpoint, another one reads.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "forebay/base/status.h"
+#include "forebay/xla/client.h"
+#include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
+
+namespace forebay::xla {
+
+// Splits `data` (row-major, the whole array of `shape`) over the mesh's devices. The memory is free
+// for the caller on return. On a mesh of one device this is Client::FromHost.
+// kInvalidArgument: a spec that does not fit, a wrong size, more devices than the client has.
+Result<Buffer> SplitFromHost(Client& client, std::span<const std::byte> data, const Shape& shape,
+                             const Sharding& sharding);
+
+// The same for a typed array.
+template <typename T>
+Result<Buffer> SplitFromVector(Client& client, const std::vector<T>& values, const Shape& shape,
+                               const Sharding& sharding) {
+  return SplitFromHost(client, std::as_bytes(std::span<const T>(values)), shape, sharding);
+}
+
+}  // namespace forebay::xla
