@@ -1,14 +1,13 @@
-// Attention of three kinds: over packed training rows, over one cached prompt chunk, and one token
-// per slot.
+// Attention over cached keys: one prompt chunk of one slot, and one token per slot. (Over training
+// rows: models/packed_attention.h.)
 //
-// Legend: B rows, T tokens in a row, N = B * T, A query heads, K key/value heads, G = A / K, H head
-// size, S slots, C cached positions looked at. Dot products run as [B * K, G * T, H] batches: XLA's
+// Legend: T tokens of a chunk, A query heads, K key/value heads, G = A / K, H head size, S slots, C
+// cached positions looked at. Dot products run as [B * K, G * T, H] batches: XLA's
 // CPU backend reaches three times the speed of the five-axis form on them (181 against 57 GFLOP/s).
 #pragma once
 
 #include <cstdint>
 
-#include "forebay/models/layers.h"
 #include "forebay/xla/graph.h"
 
 namespace forebay::models {
@@ -17,17 +16,6 @@ struct HeadShape {
   int64_t query_heads, kv_heads, head_dim;
   int64_t group() const { return query_heads / kv_heads; }
 };
-
-// 0 where a token may look (same segment, not later), -1e30 elsewhere: [B, T, T] f32. Computed once
-// for all layers.
-xla::Value PackedBias(xla::Value segments_BT);
-
-// Rotary causal attention within segments. query [N, A * H], key and value [N, K * H], before
-// rotation; bias from PackedBias, rope for all N tokens. -> [N, A * H]. The backward pass
-// recomputes the probabilities, block by block of queries, so that nothing of size T * T is kept
-// between the passes; keys after a block's last query are never touched.
-xla::Value PackedAttention(xla::Value query, xla::Value key, xla::Value value, xla::Value bias_BTT,
-                           const RopeTables& rope, const HeadShape& heads);
 
 // query [K, G * T, H] (rotated) of T tokens of one slot, at positions start + t; keys, values [K,
 // C, H].

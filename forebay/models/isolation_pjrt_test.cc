@@ -155,8 +155,13 @@ TEST_P(IsolationTest, N3_NanEmbeddingOfAPaddingTokenIsNotRead) {
 INSTANTIATE_TEST_SUITE_P(Layouts, IsolationTest,
                          testing::Values(ForwardOptions{LayerLayout::kPerLayer, false},
                                          ForwardOptions{LayerLayout::kPerLayer, true},
-                                         ForwardOptions{LayerLayout::kStacked, true}),
+                                         ForwardOptions{LayerLayout::kStacked, true},
+                                         ForwardOptions{LayerLayout::kStacked, true,
+                                                        AttentionForm::kBlocks}),
                          [](const testing::TestParamInfo<ForwardOptions>& info) {
+                           if (info.param.attention == AttentionForm::kBlocks) {
+                             return std::string("Blocks");
+                           }
                            if (info.param.layout == LayerLayout::kStacked)
                              return std::string("Stacked");
                            return std::string(info.param.remat ? "Remat" : "Plain");

@@ -41,9 +41,14 @@ struct ParamSpec {
 // kStacked: layers along a leading axis, one scan: 80 layers compile like one.
 enum class LayerLayout { kPerLayer, kStacked };
 
+// How training rows attend (models/packed_attention.h): kAuto is square for short rows, whose
+// memory and time grow with the square of the row, and blocks for long ones.
+enum class AttentionForm { kAuto, kSquare, kBlocks };
+
 struct ForwardOptions {
   LayerLayout layout = LayerLayout::kPerLayer;
   bool remat = false;  // recompute each layer in the backward pass (kStacked always does)
+  AttentionForm attention = AttentionForm::kAuto;
 };
 
 // The traced parameters of one graph, by ParamSpec name.

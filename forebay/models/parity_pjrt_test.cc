@@ -124,6 +124,9 @@ TEST_P(ParityTest, LogprobsLossAndGradientsEqualTheReference) {
 constexpr ForwardOptions kPlain{.layout = LayerLayout::kPerLayer, .remat = false};
 constexpr ForwardOptions kRemat{.layout = LayerLayout::kPerLayer, .remat = true};
 constexpr ForwardOptions kScan{.layout = LayerLayout::kStacked, .remat = true};
+constexpr ForwardOptions kBlocks{.attention = AttentionForm::kBlocks};
+constexpr ForwardOptions kScanBlocks{
+    .layout = LayerLayout::kStacked, .remat = true, .attention = AttentionForm::kBlocks};
 
 // Lengths 37, 23 and 50. A row of 257 needs blocks of unequal size in attention.
 INSTANTIATE_TEST_SUITE_P(
@@ -135,6 +138,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"PackedWithGaps", kPlain, 1, 128, {0, 0, 0}, {5, 43, 70}},
                     Case{"PackedLongRow", kPlain, 1, 257, {0, 0, 0}, {200, 3, 100}},
                     Case{"PackedLongRowStacked", kScan, 1, 257, {0, 0, 0}, {200, 3, 100}},
+                    Case{"PackedBlocks", kBlocks, 1, 257, {0, 0, 0}, {200, 3, 100}},
+                    Case{"PackedBlocksStacked", kScanBlocks, 1, 300, {0, 0, 0}, {240, 3, 110}},
                     Case{"TwoRows", kPlain, 2, 80, {0, 0, 1}, {0, 40, 11}},
                     Case{"TwoRowsStacked", kScan, 2, 80, {0, 0, 1}, {0, 40, 11}}),
     [](const testing::TestParamInfo<Case>& info) { return info.param.name; });

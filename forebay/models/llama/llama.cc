@@ -18,6 +18,7 @@
 #include "forebay/models/llama/config.h"
 #include "forebay/models/llama/weight_map.h"
 #include "forebay/models/model.h"
+#include "forebay/models/packed_attention.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
@@ -103,7 +104,10 @@ Value Llama::Hidden(const ParamValues& params, const PackedInputs& inputs,
       flat(inputs.segments_BT), xla::Constant(graph, 0, xla::DType::kS32), xla::Comparison::kNe);
   const RopeTables rope = MakeRopeTables(flat(inputs.positions_BT), frequencies_);
   // Behind a barrier, or XLA computes the mask and the angles again in each layer's fusions.
-  const Value tables[] = {PackedBias(inputs.segments_BT), rope.cos_NH, rope.sin_NH};
+  RowMask mask = MakeRowMask(inputs.segments_BT, options.attention);
+  Values tables = mask.values;
+  tables.push_back(rope.cos_NH);
+  tables.push_back(rope.sin_NH);
   const Values shared = xla::OptimizationBarrier(tables);
 
   Value x = Embed(Param(graph, params, std::string(kEmbedName)), flat(inputs.tokens_BT), real_N);
@@ -111,7 +115,9 @@ Value Llama::Hidden(const ParamValues& params, const PackedInputs& inputs,
   const auto body = [&](std::span<const Value> xs) -> Values {
     const AttendFn attend = [&](Value query, Value key, Value value) {
       const size_t n = xs.size();
-      return PackedAttention(query, key, value, xs[n - 3], {xs[n - 2], xs[n - 1]}, heads_);
+      RowMask local = mask;
+      local.values = {xs[n - 4], xs[n - 3]};
+      return PackedAttention(query, key, value, local, {xs[n - 2], xs[n - 1]}, heads_);
     };
     return {RunLayer(Layer::Of(xs.subspan(1)), xs[0], attend)};
   };

@@ -1,0 +1,117 @@
+#include "forebay/models/packed_attention.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdint>
+#include <span>
+
+#include "forebay/models/attention.h"
+#include "forebay/models/attention/form.h"
+#include "forebay/models/layers.h"
+#include "forebay/xla/graph.h"
+#include "forebay/xla/ops.h"
+#include "forebay/xla/shape.h"
+
+namespace forebay::models {
+
+using xla::DType;
+using xla::Value;
+using xla::Values;
+
+namespace {
+
+constexpr int64_t kSquareTokensMax = 512;
+
+}  // namespace
+
+namespace attention {
+
+Value DotNT(Value a, Value b) { return xla::DotGeneral(a, b, {{0}, {0}, {2}, {2}}, DType::kF32); }
+Value DotNN(Value a, Value b) { return xla::DotGeneral(a, b, {{0}, {0}, {2}, {1}}, DType::kF32); }
+Value DotTN(Value a, Value b) { return xla::DotGeneral(a, b, {{0}, {0}, {1}, {1}}, DType::kF32); }
+
+Value ZeroPadding(Value x, Value segments_BT) {
+  xla::Graph& graph = *x.graph();
+  const Value segments = xla::Reshape(segments_BT, {x.dim(0), 1});
+  const Value real =
+      xla::Compare(segments, xla::Constant(graph, 0, DType::kS32), xla::Comparison::kNe);
+  return xla::Select(real, x, xla::Constant(graph, 0, x.dtype()));
+}
+
+Value As(Value x, DType dtype) { return x.dtype() == dtype ? x : xla::Convert(x, dtype); }
+
+Value RotateHeads(Value x, std::span<const Value> xs, int64_t head_dim, double scale,
+                  bool inverse) {
+  const int64_t tokens = x.dim(0), count = x.dim(1) / head_dim;
+  const RopeTables rope{xs[kCos], xs[kSin]};
+  const Value x_NAH = As(xla::Reshape(x, {tokens, count, head_dim}), DType::kF32);
+  const Value rotated = xla::Reshape(ApplyRope(x_NAH, rope, inverse), {tokens, count * head_dim});
+  return As(scale == 1 ? rotated : rotated * scale, x.dtype());
+}
+
+Value SoftCap(Value x, double cap) { return cap == 0 ? x : xla::Tanh(x * (1 / cap)) * cap; }
+
+Value SoftCapGradient(Value d_result, Value result, double cap) {
+  if (cap == 0) return d_result;
+  const Value part = result * (1 / cap);
+  return d_result * (1.0 - part * part);
+}
+
+}  // namespace attention
+
+RowMask MakeRowMask(Value segments_BT, AttentionForm form, const AttentionBlocks& blocks) {
+  RowMask mask{.form = form, .blocks = blocks, .values = {}};
+  mask.rows = segments_BT.dim(0);
+  mask.length = segments_BT.dim(1);
+  if (form == AttentionForm::kAuto) {
+    mask.form = mask.length <= kSquareTokensMax ? AttentionForm::kSquare : AttentionForm::kBlocks;
+  }
+  if (mask.form == AttentionForm::kSquare) {
+    mask.values = {segments_BT, attention::SquareBias(segments_BT)};
+  } else {
+    mask.values = {segments_BT, attention::FirstBlocks(segments_BT, blocks)};
+  }
+  return mask;
+}
+
+Value PackedAttention(Value query, Value key, Value value, const RowMask& mask,
+                      const RopeTables& rope, const HeadShape& heads, const ScoreOptions& options) {
+  const attention::Setup setup{.heads = heads,
+                               .rows = mask.rows,
+                               .length = mask.length,
+                               .blocks = mask.blocks,
+                               .scale = options.scale == 0
+                                            ? 1.0 / std::sqrt(static_cast<double>(heads.head_dim))
+                                            : options.scale,
+                               .softcap = options.softcap,
+                               .has_window = !options.window.empty()};
+  const xla::Dims queries = {setup.tokens(), heads.query_heads * heads.head_dim};
+  const xla::Dims keys = {setup.tokens(), heads.kv_heads * heads.head_dim};
+  xla::Graph& graph = *query.graph();
+  if (!graph.status().ok()) return graph.Fail("see the first error");
+  if (query.dims() != queries || key.dims() != keys || value.dims() != keys ||
+      heads.query_heads % heads.kv_heads != 0) {
+    return graph.Fail(
+        fmt::format("PackedAttention: query {}, key {} and value {} for {} rows of {} tokens, {} "
+                    "query heads and "
+                    "{} key/value heads of {}",
+                    query.shape().ToString(), key.shape().ToString(), value.shape().ToString(),
+                    mask.rows, mask.length, heads.query_heads, heads.kv_heads, heads.head_dim));
+  }
+  Values xs = {query, key, value, rope.cos_NH, rope.sin_NH};
+  xs.insert(xs.end(), mask.values.begin(), mask.values.end());
+  if (setup.has_window) xs.push_back(options.window);
+  const bool square = mask.form == AttentionForm::kSquare;
+  return xla::CustomVjp(
+      [=](std::span<const Value> in) {
+        return square ? attention::SquareForward(setup, in) : attention::BlocksForward(setup, in);
+      },
+      [=](std::span<const Value> in, std::span<const Value> out, std::span<const Value> d_out) {
+        return square ? attention::SquareBackward(setup, in, out, d_out[0])
+                      : attention::BlocksBackward(setup, in, out, d_out[0]);
+      },
+      xs)[0];
+}
+
+}  // namespace forebay::models
