@@ -13,8 +13,11 @@
 
 #include "forebay/base/check.h"
 #include "forebay/base/status.h"
+#include "forebay/xla/ops/loop_text.h"
 #include "forebay/xla/ops/node.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/shard/mesh_text.h"
+#include "forebay/xla/sharding.h"
 #include "forebay/xla/stablehlo/emitter.h"
 
 namespace forebay::xla {
@@ -51,6 +54,12 @@ Status ApplyAliases(std::span<const Alias> aliases, Program& program) {
           program.name, p, program.argument_names[p], program.arguments[p].ToString(), r,
           program.results[r].ToString()));
     }
+    if (program.mesh.size() > 1 && program.argument_specs[p] != program.result_specs[r]) {
+      return InvalidArgument(fmt::format(
+          "graph {}: parameter {} \"{}\", split as {}, cannot be donated to result {}, split as {}",
+          program.name, p, program.argument_names[p], program.argument_specs[p].ToString(), r,
+          program.result_specs[r].ToString()));
+    }
     if (program.donated_to[p] >= 0 || taken[r]) {
       return InvalidArgument(
           fmt::format("graph {}: parameter {} or result {} is in two aliases", program.name, p, r));
@@ -59,6 +68,47 @@ Status ApplyAliases(std::span<const Alias> aliases, Program& program) {
     taken[r] = true;
   }
   return OkStatus();
+}
+
+std::string ModuleText(const Region& root, const Program& program) {
+  const bool on_mesh = program.mesh.size() > 1;
+  Emitter emitter;
+  std::string arguments;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < program.arguments.size(); ++i) {
+    names.push_back(fmt::format("%arg{}", i));
+    std::string attributes;
+    if (on_mesh) {
+      attributes = ShardingAttribute(program.argument_specs[i], program.arguments[i].rank());
+    }
+    if (program.donated_to[i] >= 0) {
+      attributes += fmt::format("{}tf.aliasing_output = {} : i32", attributes.empty() ? "" : ", ",
+                                program.donated_to[i]);
+    }
+    if (!attributes.empty()) attributes = " {" + attributes + "}";
+    arguments += fmt::format("{}{}: {}{}", i > 0 ? ", " : "", names.back(),
+                             TypeText(program.arguments[i]), attributes);
+  }
+  const std::vector<std::string> returned = emitter.Inline(root, names);
+  const std::string types = TypesText(program.results);
+  std::string results = types;
+  std::string module_attributes, mesh;
+  if (on_mesh) {
+    results.clear();
+    for (size_t i = 0; i < program.results.size(); ++i) {
+      results += fmt::format("{}{} {{{}}}", i > 0 ? ", " : "", TypeText(program.results[i]),
+                             ShardingAttribute(program.result_specs[i], program.results[i].rank()));
+    }
+    module_attributes =
+        fmt::format(" attributes {{mhlo.num_partitions = {} : i32, mhlo.num_replicas = 1 : i32}}",
+                    program.mesh.size());
+    mesh = fmt::format("  {}\n", MeshText(program.mesh));
+  }
+  return fmt::format(
+      "module @{}{} {{\n{}  func.func public @main({}) -> ({}) {{\n{}    return{}{}{}\n  }}\n}}\n",
+      SymbolName(program.name), module_attributes, mesh, arguments, results, emitter.TakeText(),
+      returned.empty() ? "" : " " + JoinNames(returned), returned.empty() ? "" : " : ",
+      returned.empty() ? "" : types);
 }
 
 }  // namespace
@@ -143,32 +193,16 @@ Result<Program> Graph::Finish(std::span<const Value> results, std::span<const Al
   for (const Node* node : impl_->root.params) program.arguments.push_back(node->outputs[0]);
   program.argument_names = impl_->parameter_names;
   program.donated_to.assign(program.arguments.size(), -1);
+  if (impl_->mesh != nullptr && impl_->mesh->size() > 1) {
+    program.mesh = *impl_->mesh;
+    ProgramSpecs specs = InferSpecs(impl_->root, results);
+    program.argument_specs = std::move(specs.arguments);
+    program.result_specs = std::move(specs.results);
+  }
   FB_RETURN_IF_ERROR(ApplyAliases(aliases, program));
 
-  Emitter emitter;
-  std::string arguments;
-  std::vector<std::string> names;
-  for (size_t i = 0; i < program.arguments.size(); ++i) {
-    names.push_back(fmt::format("%arg{}", i));
-    if (i > 0) arguments += ", ";
-    arguments += fmt::format("{}: {}", names.back(), TypeText(program.arguments[i]));
-    if (program.donated_to[i] >= 0) {
-      arguments += fmt::format(" {{tf.aliasing_output = {} : i32}}", program.donated_to[i]);
-    }
-  }
   impl_->root.results.assign(results.begin(), results.end());
-  const std::vector<std::string> returned = emitter.Inline(impl_->root, names);
-  std::string return_names;
-  for (size_t i = 0; i < returned.size(); ++i) {
-    if (i > 0) return_names += ", ";
-    return_names += returned[i];
-  }
-  const std::string types = TypesText(program.results);
-  program.stablehlo = fmt::format(
-      "module @{} {{\n  func.func public @main({}) -> ({}) {{\n{}    return{}{}{}\n  }}\n}}\n",
-      SymbolName(impl_->name), arguments, types, emitter.TakeText(),
-      returned.empty() ? "" : " " + return_names, returned.empty() ? "" : " : ",
-      returned.empty() ? "" : types);
+  program.stablehlo = ModuleText(impl_->root, program);
   return program;
 }
 

@@ -20,6 +20,9 @@
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/shard_map.h"
+#include "forebay/xla/sharded_buffer.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::xla {
 namespace {
@@ -133,6 +136,15 @@ Value WeightedSum(Graph& graph, const Values& results) {
   return total;
 }
 
+Client* MakeTestClient(int devices) {
+  const Result<std::string> plugin = FindPlugin("");
+  FB_CHECK(plugin.ok(), plugin.status().ToString());
+  Result<std::unique_ptr<Client>> created =
+      Client::Create({.plugin_path = *plugin, .cpu_device_count = devices});
+  FB_CHECK(created.ok(), created.status().ToString());
+  return std::move(created).value().release();
+}
+
 Values Parameters(Graph& graph, const std::vector<Argument>& arguments) {
   Values values;
   values.reserve(arguments.size());
@@ -151,20 +163,19 @@ std::vector<Floats> HostValues(const std::vector<Argument>& arguments) {
 
 }  // namespace
 
+// Both are leaked on purpose: the plugin's threads outlive static destructors.
 Client& TestClient() {
-  // Leaked on purpose: the plugin's threads outlive static destructors.
-  static Client* const client = [] {
-    const Result<std::string> plugin = FindPlugin("");
-    FB_CHECK(plugin.ok(), plugin.status().ToString());
-    Result<std::unique_ptr<Client>> created = Client::Create({.plugin_path = *plugin});
-    FB_CHECK(created.ok(), created.status().ToString());
-    return std::move(created).value().release();
-  }();
+  static Client* const client = MakeTestClient(0);
+  return *client;
+}
+Client& MeshTestClient() {
+  static Client* const client = MakeTestClient(8);
   return *client;
 }
 
 std::vector<Floats> RunProgram(const Program& program, const std::vector<Floats>& arguments) {
-  Client& client = TestClient();
+  const bool on_mesh = program.mesh.size() > 1;
+  Client& client = on_mesh ? MeshTestClient() : TestClient();
   Result<std::shared_ptr<Executable>> executable = client.Compile(program);
   if (!executable.ok()) {
     ADD_FAILURE() << executable.status().ToString() << "\n" << program.stablehlo.substr(0, 20000);
@@ -177,7 +188,10 @@ std::vector<Floats> RunProgram(const Program& program, const std::vector<Floats>
   std::vector<Buffer> buffers;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const Shape& shape = program.arguments[i];
-    Result<Buffer> buffer = client.FromHost(ToBytes(arguments[i], shape.dtype), shape);
+    const std::vector<std::byte> bytes = ToBytes(arguments[i], shape.dtype);
+    Result<Buffer> buffer =
+        on_mesh ? SplitFromHost(client, bytes, shape, {program.mesh, program.argument_specs[i]})
+                : client.FromHost(bytes, shape);
     if (!buffer.ok()) {
       ADD_FAILURE() << "argument " << i << ": " << buffer.status().ToString();
       return {};
@@ -223,6 +237,15 @@ std::vector<Floats> RunFn(const TracedFn& fn, const std::vector<Argument>& argum
   Graph graph("test");
   const Values results = fn(Parameters(graph, arguments));
   return RunGraph(graph, results, HostValues(arguments));
+}
+
+std::vector<Floats> RunShardMap(const ShardMapCase& map, const TracedFn& body,
+                                const std::vector<Argument>& arguments) {
+  return RunFn(
+      [&](std::span<const Value> xs) {
+        return ShardMap(map.mesh, map.in_specs, map.out_specs, body, xs);
+      },
+      arguments);
 }
 
 Floats RandomFloats(int64_t count, uint64_t seed, float low, float high) {

@@ -175,7 +175,8 @@ Values CustomVjp(const BodyFn& body, const VjpFn& vjp, std::span<const Value> xs
 
 // ---- reverse-mode differentiation
 // d(loss)/d(wrt_i): loss is a float scalar; the result has wrt_i's shape (zeros where loss does not
-// depend on it).
+// depend on it). In a ShardMap body (xla/shard_map.h): of the mean of loss over all devices, as the
+// gradient of the whole array, split like wrt_i.
 Values Gradients(Value loss, std::span<const Value> wrt);
 // The general form: sum_i <cotangent_i, d output_i / d wrt>.
 Values Vjp(std::span<const Value> outputs, std::span<const Value> cotangents,

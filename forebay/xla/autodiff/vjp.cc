@@ -16,6 +16,7 @@
 #include "forebay/xla/ops.h"
 #include "forebay/xla/ops/node.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/shard/varying.h"
 
 namespace forebay::xla {
 namespace {
@@ -176,8 +177,15 @@ Values Gradients(Value loss, std::span<const Value> wrt) {
     return Values(wrt.size(), in.Fail(fmt::format("the loss is {}; it must be a float scalar",
                                                   loss.shape().ToString())));
   }
-  const Value one = Constant(in.graph(), 1.0, loss.dtype());
-  return Vjp(std::span(&loss, 1), std::span(&one, 1), wrt);
+  const Graph::Impl& impl = in.graph().impl();
+  if (impl.shard_body == nullptr || impl.mesh->size() == 1) {
+    const Value one = Constant(in.graph(), 1.0, loss.dtype());
+    return Vjp(std::span(&loss, 1), std::span(&one, 1), wrt);
+  }
+  // The mean of the loss over all devices: each gives its share. See xla/shard_map.h.
+  const Value share =
+      Constant(in.graph(), 1.0 / static_cast<double>(impl.mesh->size()), loss.dtype());
+  return SumOverReplicas(in.graph(), wrt, Vjp(std::span(&loss, 1), std::span(&share, 1), wrt));
 }
 
 }  // namespace forebay::xla

@@ -16,6 +16,7 @@
 #include "forebay/xla/ops/node.h"
 #include "forebay/xla/ops/region.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/shard/varying.h"
 #include "forebay/xla/stablehlo/emitter.h"
 
 namespace forebay::xla {
@@ -48,6 +49,12 @@ class CondPrimitive final : public Primitive {
                     out.Name(node.operands[0]), on_true, on_false, types),
         count);
     for (int i = 0; i < count; ++i) out.SetName(node, i, names[static_cast<size_t>(i)]);
+  }
+  std::vector<AxisSet> Varying(const Node&, std::span<const AxisSet> operands) const override {
+    std::vector<AxisSet> out = VaryingResults(on_true_, operands.subspan(1));
+    const std::vector<AxisSet> other = VaryingResults(on_false_, operands.subspan(1));
+    for (size_t i = 0; i < out.size(); ++i) out[i] |= other[i] | operands[0];
+    return out;
   }
   // A Cond again, whose branches run their copy and differentiate it.
   Values Vjp(const VjpCall& call) const override {

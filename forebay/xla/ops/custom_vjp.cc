@@ -14,6 +14,7 @@
 #include "forebay/xla/ops/node.h"
 #include "forebay/xla/ops/region.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/shard/varying.h"
 #include "forebay/xla/stablehlo/emitter.h"
 
 namespace forebay::xla {
@@ -35,6 +36,10 @@ class InlinedPrimitive : public Primitive {
     for (int i = 0; i < count; ++i) {
       out.SetName(node, i, std::move(results[static_cast<size_t>(i)]));
     }
+  }
+
+  std::vector<AxisSet> Varying(const Node&, std::span<const AxisSet> operands) const override {
+    return VaryingResults(region_, operands);
   }
 
  protected:

@@ -19,17 +19,23 @@
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::xla {
 
 class Emitter;
 class Primitive;
 
+// A set of mesh axes: bit i is axis i.
+using AxisSet = uint32_t;
+
 struct Region {
   std::vector<Node*> params;
   std::vector<Node*> nodes;  // without params, operands before users
   Values results;
   bool open = true;
+  // The body of a ShardMap: the axes along which each parameter differs (captures do not).
+  std::vector<AxisSet> varying;
 };
 
 struct Node {
@@ -51,6 +57,11 @@ struct VjpCall {
   const std::vector<bool>& needs;
 };
 
+struct ShardMapSpecs {
+  std::vector<PartitionSpec> in;
+  std::vector<PartitionSpec> out;
+};
+
 // One kind of op with its attributes. Immutable, shared by clones.
 class Primitive {
  public:
@@ -66,6 +77,11 @@ class Primitive {
   // A body that uses such a node makes it again rather than carry it in (constants, iotas; a
   // broadcast too, when its operand is one).
   virtual bool is_cheap_constant() const { return false; }
+  // In a ShardMap body: the mesh axes along which each output differs between devices, given those
+  // of the operands. The default: wherever an operand does.
+  virtual std::vector<AxisSet> Varying(const Node& node, std::span<const AxisSet> operands) const;
+  // A ShardMap's specs of its operands and outputs; null for all others.
+  virtual const ShardMapSpecs* specs() const { return nullptr; }
   // One cotangent an operand; empty is zero. Called only where passes_gradient().
   // The default records "NAME: has no gradient" on the graph.
   virtual Values Vjp(const VjpCall& call) const;
@@ -80,6 +96,8 @@ struct Graph::Impl {
   std::vector<std::string> parameter_names;
   Status status;
   Node* poison = nullptr;
+  std::shared_ptr<const Mesh> mesh;  // that of the ShardMaps, null before the first
+  Region* shard_body = nullptr;      // the body of a ShardMap, while it is under trace
   int64_t next_id = 0;
 
   Node* NewNode(std::shared_ptr<const Primitive> primitive, Values operands,

@@ -15,6 +15,7 @@
 #include "forebay/xla/ops/node.h"
 #include "forebay/xla/ops/region.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/shard/varying.h"
 
 namespace forebay::xla {
 
@@ -40,6 +41,24 @@ Values AddScan(Graph& graph, Region& region, ScanLayout layout, Values operands)
   }
   return AddNode(graph, std::make_shared<ScanPrimitive>(&region, layout), std::move(kept),
                  std::move(outputs));
+}
+
+std::vector<AxisSet> ScanPrimitive::Varying(const Node& node,
+                                            std::span<const AxisSet> operands) const {
+  std::vector<AxisSet> inputs(operands.begin(), operands.end());
+  std::vector<AxisSet> results;
+  for (bool changed = true; changed;) {
+    changed = false;
+    results = VaryingResults(region_, inputs);
+    for (size_t i = 0; i < layout_.num_carry; ++i) {
+      const AxisSet grown = inputs[i] | results[i];
+      changed = changed || grown != inputs[i];
+      inputs[i] = results[i] = grown;
+    }
+  }
+  // Past the ys: the carries that each iteration began with.
+  for (size_t i = 0; results.size() < node.outputs.size(); ++i) results.push_back(inputs[i]);
+  return results;
 }
 
 Values Scan(const BodyFn& body, std::span<const Value> carry, std::span<const Value> xs,

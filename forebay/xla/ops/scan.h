@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,7 @@ class ScanPrimitive final : public Primitive {
   std::string_view name() const override { return "Scan"; }
   void Emit(const Node& node, Emitter& out) const override;
   Values Vjp(const VjpCall& call) const override;
+  std::vector<AxisSet> Varying(const Node& node, std::span<const AxisSet> operands) const override;
 
  private:
   size_t num_ys() const { return region_.results.size() - layout_.num_carry; }

@@ -15,6 +15,7 @@
 #include "forebay/xla/ops/node.h"
 #include "forebay/xla/ops/region.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/shard/varying.h"
 #include "forebay/xla/stablehlo/emitter.h"
 
 namespace forebay::xla {
@@ -45,6 +46,27 @@ class WhilePrimitive final : public Primitive {
     const std::vector<std::string> final =
         EmitWhile(out, initial, Emitter::OperandShapes(node), condition, body);
     for (size_t i = 0; i < state_size; ++i) out.SetName(node, static_cast<int>(i), final[i]);
+  }
+  std::vector<AxisSet> Varying(const Node& node, std::span<const AxisSet> operands) const override {
+    const size_t state = node.outputs.size();
+    const size_t tests = condition_.params.size();
+    std::vector<AxisSet> now(operands.begin(), operands.begin() + static_cast<int64_t>(state));
+    for (bool changed = true; changed;) {
+      changed = false;
+      std::vector<AxisSet> inputs = now;
+      inputs.insert(inputs.end(), operands.begin() + static_cast<int64_t>(state),
+                    operands.begin() + static_cast<int64_t>(tests));
+      const AxisSet steps = VaryingResults(condition_, inputs)[0];
+      inputs.resize(state);
+      inputs.insert(inputs.end(), operands.begin() + static_cast<int64_t>(tests), operands.end());
+      const std::vector<AxisSet> next = VaryingResults(body_, inputs);
+      for (size_t i = 0; i < state; ++i) {
+        const AxisSet grown = now[i] | next[i] | steps;
+        changed = changed || grown != now[i];
+        now[i] = grown;
+      }
+    }
+    return now;
   }
 
  private:

@@ -83,7 +83,7 @@ TEST(SpecTest, ErrorsNameTheAxisAndTheValidSizes) {
   Status status = CheckSpec(mesh, {"fsdp", "tensor"}, shape);
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(status.message(),
-              HasSubstr("spec [fsdp, tensor] for f32[8,10]: dimension 1 has size 10, which the "
+              HasSubstr("spec [fsdp, tensor]: dimension 1 of f32[8,10] has size 10, which the "
                         "axis tensor of size 4 does not divide; with this array tensor may have "
                         "size 1, 2, 5 or 10"));
   EXPECT_THAT(CheckSpec(mesh, {"expert"}, shape).message(),

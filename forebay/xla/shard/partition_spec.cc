@@ -12,26 +12,11 @@
 #include "forebay/base/check.h"
 #include "forebay/base/status.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/shard/divisible.h"
 #include "forebay/xla/sharding.h"
 
 namespace forebay::xla {
 namespace {
-
-// "1, 2, 5 or 10": the sizes that an axis may have to split `size`.
-std::string DivisorsText(int64_t size) {
-  constexpr size_t kShownMax = 12;
-  std::vector<int64_t> divisors;
-  for (int64_t d = 1; d <= size && divisors.size() < kShownMax; ++d) {
-    if (size % d == 0) divisors.push_back(d);
-  }
-  std::string out;
-  for (size_t i = 0; i < divisors.size(); ++i) {
-    const bool last = i + 1 == divisors.size();
-    if (i > 0) out += last ? " or " : ", ";
-    out += std::to_string(divisors[i]);
-  }
-  return out;
-}
 
 // Calls copy(offset in the array, offset in the part, bytes) for each contiguous run of the slice.
 template <typename Copy>
@@ -122,10 +107,9 @@ Status CheckSpec(const Mesh& mesh, const PartitionSpec& spec, const Shape& shape
     const Axes& axes = spec.dims()[i];
     const int64_t size = shape.dims[i];
     if (axes.empty() || size % mesh.Size(axes) == 0) continue;
-    return InvalidArgument(fmt::format(
-        "{}: dimension {} has size {}, which the axis {} of size {} does not divide; with this "
-        "array {} may have size {}",
-        where(), i, size, axes.ToString(), mesh.Size(axes), axes.ToString(), DivisorsText(size)));
+    return InvalidArgument(
+        fmt::format("spec {}: {}", spec.ToString(),
+                    NotDivisibleText(shape, static_cast<int64_t>(i), axes, mesh)));
   }
   return OkStatus();
 }

@@ -113,16 +113,26 @@ void Emitter::Line(std::string_view text) {
   out_.append(text).append("\n");
 }
 
-std::string Emitter::Define(std::string_view rhs) {
-  std::string key(rhs);
+std::string Emitter::Define(std::string_view rhs) { return DefineAs(rhs, rhs); }
+
+std::string Emitter::Collective(std::string_view rhs) {
+  const size_t at = rhs.find(kChannel);
+  FB_CHECK(at != std::string_view::npos, "a collective needs a channel");
+  std::string text(rhs);
+  text.replace(at, kChannel.size(), std::to_string(next_channel_++));
+  return DefineAs(rhs, text);
+}
+
+std::string Emitter::DefineAs(std::string_view key, std::string_view rhs) {
+  std::string found(key);
   for (const Scope& scope : scopes_ | std::views::reverse) {
-    const auto it = scope.printed.find(key);
+    const auto it = scope.printed.find(found);
     if (it != scope.printed.end()) return it->second;
     if (scope.isolated) break;
   }
   std::string name = FreshName();
   Line(fmt::format("{} = {}", name, rhs));
-  scopes_.back().printed.emplace(std::move(key), name);
+  scopes_.back().printed.emplace(std::move(found), name);
   return name;
 }
 

@@ -42,6 +42,9 @@ class Emitter {
   std::string Define(std::string_view rhs);
   // Prints `%n:count = rhs` without looking for an equal one; returns the names.
   std::vector<std::string> DefineMany(std::string_view rhs, int count);
+  // Define for a collective: kChannel in rhs becomes a channel number of its own.
+  static constexpr std::string_view kChannel = "@channel";
+  std::string Collective(std::string_view rhs);
   std::string ScalarConstant(double value, DType dtype);
   std::string FreshName();
 
@@ -60,6 +63,9 @@ class Emitter {
   std::string TakeText() { return std::move(out_); }
 
  private:
+  // Prints `%n = rhs`, unless something was printed under this key.
+  std::string DefineAs(std::string_view key, std::string_view rhs);
+
   struct Scope {
     std::unordered_map<std::string, std::string> printed;
     bool isolated = true;
@@ -69,6 +75,7 @@ class Emitter {
   std::string out_;
   std::vector<Scope> scopes_;
   int64_t next_name_ = 0;
+  int64_t next_channel_ = 1;
   std::unordered_map<const Node*, std::vector<std::string>> names_;
   std::unordered_map<const Node*, std::vector<bool>> live_;
 };
