@@ -40,8 +40,7 @@ Status ClientImpl::Open() {
   const ClientOptions& options = session_->options();
   const TimePoint deadline = Now() + options.connect_deadline;
   for (int32_t i = 0; i < options.connections; ++i) {
-    appends_.push_back(
-        std::make_unique<ClientConnection>(*session_, /*registers=*/!options.producer.empty()));
+    appends_.push_back(std::make_unique<ClientConnection>(*session_, Purpose::kAppends));
     FB_RETURN_IF_ERROR(appends_.back()->Connect(deadline));
   }
   const Welcome welcome = session_->welcome();
@@ -89,7 +88,7 @@ Result<ClientConnection*> ClientImpl::ReadConnection(TimePoint deadline) {
   const MutexLock lock(reads_mutex_);
   if (closed_) return Cancelled("the client was closed");
   if (reads_ == nullptr) {
-    auto connection = std::make_unique<ClientConnection>(*session_, /*registers=*/false);
+    auto connection = std::make_unique<ClientConnection>(*session_, Purpose::kReads);
     FB_RETURN_IF_ERROR(
         connection->Connect(std::min(deadline, Now() + session_->options().connect_deadline)));
     reads_ = std::move(connection);

@@ -59,7 +59,7 @@ Status CheckOptions(const std::map<std::string, ServedTable>& tables,
     return InvalidArgument(fmt::format("a token has at most {} bytes", kTokenBytesMax));
   }
   if (options.connections_max < 1 || options.credit_bytes < 1 || options.append_bytes_max < 1 ||
-      options.output_bytes_max < 1 || options.requests_max < 1) {
+      options.output_bytes_max < 1 || options.shared_bytes_max < 0 || options.requests_max < 1) {
     return InvalidArgument("a limit of the server is below 1");
   }
   return OkStatus();

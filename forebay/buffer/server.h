@@ -49,7 +49,10 @@ struct ServerOptions {
   int64_t credit_bytes = int64_t{8} << 20;        // unacknowledged appends of one connection
   int64_t append_bytes_max = int64_t{256} << 20;  // of all; reading stops above it
   int64_t output_bytes_max = int64_t{256} << 20;  // of one connection; no sample starts above it
-  int32_t requests_max = 256;                     // open, other than appends, of one connection
+  // Of memory shared with clients on this machine (Unix sockets), of all; only what was used takes
+  // memory. Above it, and where it is 0, payloads go through the socket.
+  int64_t shared_bytes_max = int64_t{1} << 30;
+  int32_t requests_max = 256;  // open, other than appends, of one connection
   Duration hello_deadline = std::chrono::seconds(10);  // from accept, TLS included
   Duration frame_deadline = std::chrono::seconds(30);  // from a frame's first byte to its last
   Duration write_deadline = std::chrono::seconds(30);  // without progress on a full socket

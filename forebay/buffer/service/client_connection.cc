@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/client.h"
+#include "forebay/buffer/service/client_area.h"
 #include "forebay/buffer/service/client_session.h"
 #include "forebay/buffer/service/frame.h"
 #include "forebay/buffer/service/signal.h"
@@ -27,9 +29,9 @@ constexpr size_t kScratchBytes = size_t{64} << 10;
 
 }  // namespace
 
-ClientConnection::ClientConnection(ClientSession& session, bool registers)
+ClientConnection::ClientConnection(ClientSession& session, Purpose purpose)
     : session_(session),
-      registers_(registers),
+      purpose_(purpose),
       reader_(static_cast<uint32_t>(session.options().reply_bytes_max)),
       scratch_(kScratchBytes) {}
 
@@ -39,14 +41,26 @@ ClientConnection::~ClientConnection() {
 }
 
 Status ClientConnection::Connect(TimePoint deadline) {
-  FB_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, session_.Connect(registers_, deadline));
+  FB_ASSIGN_OR_RETURN(Connected connected, session_.Connect(purpose_, deadline));
   const MutexLock lock(mutex_);
-  Opened(std::move(stream));
+  Opened(std::move(connected));
   keeper_ = std::thread([this] { Keep(); });
   return OkStatus();
 }
 
-void ClientConnection::Enqueue(Pending& pending) {
+std::optional<uint64_t> ClientConnection::Place(const Pending& pending) {
+  if (area_ == nullptr || state_ != State::kOpen || pending.header.type != FrameType::kAppend) {
+    return std::nullopt;
+  }
+  const std::shared_ptr<ClientArea> area = area_;
+  mutex_.Unlock();
+  const std::optional<uint64_t> shared = area->Put(pending.payload);
+  mutex_.Lock();
+  // Connected again meanwhile: nobody looks into that one any more.
+  return area == area_ ? shared : std::nullopt;
+}
+
+void ClientConnection::Enqueue(Pending& pending, std::optional<uint64_t> shared) {
   if (free_slots_.empty()) {
     FB_CHECK(slots_.size() < (size_t{1} << kSlotBits), "a million open requests");
     free_slots_.push_back(static_cast<uint32_t>(slots_.size()));
@@ -61,7 +75,8 @@ void ClientConnection::Enqueue(Pending& pending) {
                           .state = SlotState::kQueued,
                           .type = pending.header.type,
                           .table = pending.header.table,
-                          .bytes = pending.header.length};
+                          .bytes = pending.header.length,
+                          .shared = shared};
   queue_.push_back(pending.slot);
   ++open_;
   if (pending.done != nullptr) ++open_async_;
@@ -69,6 +84,7 @@ void ClientConnection::Enqueue(Pending& pending) {
 
 void ClientConnection::FreeSlot(Slot& slot) {
   if (slot.credit) outstanding_bytes_ -= slot.bytes;
+  if (slot.shared.has_value()) area_->Free(*slot.shared, slot.bytes);
   const auto index = static_cast<uint32_t>(&slot - slots_.data());
   slot = Slot();
   free_slots_.push_back(index);
@@ -154,12 +170,13 @@ bool ClientConnection::Abandon(Pending& pending) {
 Status ClientConnection::Call(Pending& pending) {
   FinishedList finished;
   mutex_.Lock();
+  const std::optional<uint64_t> shared = Place(pending);
   if (state_ == State::kClosed) {
     Status closed = last_error_;
     mutex_.Unlock();
     return closed;
   }
-  Enqueue(pending);
+  Enqueue(pending, shared);
   AddWaiter(pending);
   Send(&pending);
   // A slot that is not ours any more: answered.
@@ -190,13 +207,14 @@ Status ClientConnection::Call(Pending& pending) {
 
 void ClientConnection::CallAsync(std::unique_ptr<Pending> pending) {
   mutex_.Lock();
+  const std::optional<uint64_t> shared = Place(*pending);
   if (state_ == State::kClosed) {
     Status closed = last_error_;
     mutex_.Unlock();
     pending->done(std::move(closed));
     return;
   }
-  Enqueue(*pending.release());
+  Enqueue(*pending.release(), shared);
   Send();
   if (!reading_) keeper_wake_.NotifyAll();
   mutex_.Unlock();

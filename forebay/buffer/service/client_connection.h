@@ -14,6 +14,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -23,6 +24,7 @@
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/client.h"
+#include "forebay/buffer/service/client_area.h"
 #include "forebay/buffer/service/client_session.h"
 #include "forebay/buffer/service/frame.h"
 #include "forebay/buffer/service/frame_reader.h"
@@ -44,7 +46,7 @@ struct Pending {
 
   Status status;
   FrameType answer = FrameType::kDone;
-  std::shared_ptr<char[]> memory;  // of `reply`
+  std::shared_ptr<const void> memory;  // of `reply`
   std::string_view reply;
 
   Signal signal;
@@ -56,8 +58,7 @@ struct Pending {
 
 class ClientConnection {
  public:
-  // `registers`: the connection says who the producer is.
-  ClientConnection(ClientSession& session, bool registers);
+  ClientConnection(ClientSession& session, Purpose purpose);
   ~ClientConnection();
   ClientConnection(const ClientConnection&) = delete;
   ClientConnection& operator=(const ClientConnection&) = delete;
@@ -86,7 +87,8 @@ class ClientConnection {
     FrameType type = FrameType::kPing;
     uint16_t table = 0;
     uint32_t bytes = 0;
-    bool credit = false;    // its bytes are counted as outstanding
+    std::optional<uint64_t> shared;  // where its payload lies in area_
+    bool credit = false;             // its bytes are counted as outstanding
     bool answered = false;  // while its bytes were still being sent: told when that has ended
     bool leaving = false;   // its caller waits for nothing but the end of the sending
   };
@@ -97,7 +99,9 @@ class ClientConnection {
   using FinishedList = std::vector<Finished>;
 
   // ---- client_connection.cc: calling
-  void Enqueue(Pending& pending) FB_REQUIRES(mutex_);
+  // Copies an append's payload into memory that is shared, if there is any. Unlocks meanwhile.
+  std::optional<uint64_t> Place(const Pending& pending) FB_REQUIRES(mutex_);
+  void Enqueue(Pending& pending, std::optional<uint64_t> shared) FB_REQUIRES(mutex_);
   // True when the caller may return; else its bytes are being sent from where they lie.
   bool Abandon(Pending& pending) FB_REQUIRES(mutex_);
   void AddWaiter(Pending& pending) FB_REQUIRES(mutex_);
@@ -116,7 +120,7 @@ class ClientConnection {
   bool Lead(Pending* pending, TimePoint deadline) FB_REQUIRES(mutex_);
   Status OnFrame(const FrameHeader& header, std::string_view payload, FinishedList& finished)
       FB_REQUIRES(mutex_);
-  void OnAnswer(const FrameHeader& header, std::string_view payload, FinishedList& finished)
+  Status OnAnswer(const FrameHeader& header, std::string_view payload, FinishedList& finished)
       FB_REQUIRES(mutex_);
   void HandOn(FinishedList& finished) FB_REQUIRES(mutex_);
 
@@ -124,22 +128,23 @@ class ClientConnection {
   void Keep();
   void Tick(FinishedList& finished) FB_REQUIRES(mutex_);
   void Reconnect(Duration& backoff) FB_REQUIRES(mutex_);
-  void Opened(std::unique_ptr<Stream> stream) FB_REQUIRES(mutex_);
+  void Opened(Connected connected) FB_REQUIRES(mutex_);
   void Break(const Status& why, FinishedList& finished) FB_REQUIRES(mutex_);
   // Of what nobody is sending right now; the sender sees to that.
   void FailOpen(const Status& why, bool appends, FinishedList& finished) FB_REQUIRES(mutex_);
   void CloseFor(const Status& why, FinishedList& finished) FB_REQUIRES(mutex_);
 
   ClientSession& session_;
-  const bool registers_;
+  const Purpose purpose_;
 
   mutable Mutex mutex_;
   CondVar keeper_wake_, idle_;
   State state_ FB_GUARDED_BY(mutex_) = State::kBroken;
   Status last_error_ FB_GUARDED_BY(mutex_);
   std::unique_ptr<Stream> stream_;  // replaced only while nobody reads or sends
-  FrameReader reader_;              // the leader's
-  std::vector<char> scratch_;       // the leader's
+  std::shared_ptr<ClientArea> area_ FB_GUARDED_BY(mutex_);  // of this stream; may be null
+  FrameReader reader_;                                      // the leader's
+  std::vector<char> scratch_;                               // the leader's
   bool reading_ FB_GUARDED_BY(mutex_) = false;
   bool sending_ FB_GUARDED_BY(mutex_) = false;
 
@@ -161,11 +166,13 @@ class ClientConnection {
   struct Piece {
     uint32_t slot;
     uint64_t request;
-    FrameHeaderBytes head;
+    size_t area;  // of areas_: the caller's payload; 0: it lies in sent_small_
   };
+  // Headers and small payloads, gathered; nothing points at them by name.
+  void AddSmall(std::string_view bytes) FB_REQUIRES(mutex_);
   std::vector<Piece> sent_pieces_;
   std::vector<iovec> areas_;
-  std::string sent_control_;
+  std::vector<char> sent_small_;  // never grows beyond its capacity: areas_ points into it
   std::vector<std::unique_ptr<char[]>> rescued_;  // payloads whose callers went away
 
   uint64_t credit_bytes_ FB_GUARDED_BY(mutex_) = 0;

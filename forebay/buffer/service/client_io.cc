@@ -8,16 +8,21 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "forebay/base/clock.h"
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
+#include "forebay/buffer/service/client_area.h"
 #include "forebay/buffer/service/client_connection.h"
 #include "forebay/buffer/service/frame.h"
+#include "forebay/buffer/service/frame_reader.h"
+#include "forebay/buffer/service/messages.h"
 #include "forebay/buffer/service/signal.h"
 #include "forebay/buffer/service/socket.h"
 #include "forebay/buffer/service/stream.h"
@@ -29,6 +34,8 @@ using std::chrono::milliseconds;
 
 constexpr size_t kPiecesAtOnce = 64;
 constexpr size_t kBytesAtOnce = size_t{256} << 10;
+// Payloads up to this are copied and sent together.
+constexpr size_t kSmallBytes = 256;
 constexpr uint64_t kSlotMask = (uint64_t{1} << 20) - 1;
 // A sender that is held up looks that often for callers that want to leave.
 constexpr milliseconds kSendTurn{20};
@@ -38,16 +45,49 @@ uint32_t MillisecondsLeft(TimePoint deadline) {
   return static_cast<uint32_t>(std::clamp<int64_t>(left, 0, int64_t{0xffffffff}));
 }
 
+bool IsReply(FrameType type) {
+  return type == FrameType::kReply || type == FrameType::kReplyShared;
+}
+
+// An owner of the payload that is being read: the reader's block, or a copy, and then `payload` is
+// that.
+std::shared_ptr<const void> OwnerOf(FrameReader& reader, std::string_view& payload) {
+  if (std::shared_ptr<char[]> block = reader.TakeBlock()) return block;
+  auto copy = std::make_shared_for_overwrite<char[]>(payload.size());
+  std::memcpy(copy.get(), payload.data(), payload.size());
+  payload = {copy.get(), payload.size()};
+  return copy;
+}
+
 }  // namespace
 
+void ClientConnection::AddSmall(std::string_view bytes) {
+  char* const at = sent_small_.data() + sent_small_.size();
+  sent_small_.insert(sent_small_.end(), bytes.begin(), bytes.end());
+  if (!areas_.empty() && static_cast<char*>(areas_.back().iov_base) + areas_.back().iov_len == at) {
+    areas_.back().iov_len += bytes.size();
+  } else {
+    areas_.push_back({at, bytes.size()});
+  }
+}
+
 bool ClientConnection::Gather() {
-  sent_control_.clear();
-  sent_control_.swap(control_);
+  if (area_ != nullptr) {
+    const std::vector<uint64_t> returned = area_->TakeReturned();
+    if (!returned.empty()) {
+      const auto bytes = static_cast<uint32_t>(returned.size() * sizeof(uint64_t));
+      const FrameHeaderBytes head =
+          EncodeFrameHeader({.length = bytes, .type = FrameType::kReplyReturned});
+      control_.append(head.data(), head.size());
+      control_.append(reinterpret_cast<const char*>(returned.data()), bytes);
+    }
+  }
+  sent_small_.clear();
+  sent_small_.reserve(control_.size() + kPiecesAtOnce * (kFrameHeaderBytes + kSmallBytes));
   sent_pieces_.clear();
-  sent_pieces_.reserve(kPiecesAtOnce);  // areas_ points into it
   areas_.clear();
   rescued_.clear();
-  if (!sent_control_.empty()) areas_.push_back({sent_control_.data(), sent_control_.size()});
+  if (!control_.empty()) AddSmall(std::exchange(control_, std::string()));
   const auto credit = static_cast<int64_t>(credit_bytes_);
   size_t bytes = 0;
   while (!queue_.empty() && sent_pieces_.size() < kPiecesAtOnce && bytes < kBytesAtOnce) {
@@ -60,15 +100,30 @@ bool ClientConnection::Gather() {
     }
     queue_.pop_front();
     slot.state = SlotState::kSending;
-    Pending& pending = *slot.pending;
+    const Pending& pending = *slot.pending;
+    FrameHeader header = pending.header;
     if (pending.told_deadline != TimePoint{}) {
-      pending.header.argument = MillisecondsLeft(pending.told_deadline);
+      header.argument = MillisecondsLeft(pending.told_deadline);
     }
-    sent_pieces_.push_back(
-        {.slot = index, .request = slot.request, .head = EncodeFrameHeader(pending.header)});
-    areas_.push_back({sent_pieces_.back().head.data(), kFrameHeaderBytes});
-    areas_.push_back({const_cast<char*>(pending.payload.data()), pending.payload.size()});
-    bytes += kFrameHeaderBytes + pending.payload.size();
+    std::string_view payload = pending.payload;
+    std::array<char, kSharedPieceBytes> piece;
+    if (slot.shared.has_value()) {
+      piece = EncodeSharedPiece({.offset = *slot.shared, .bytes = slot.bytes});
+      payload = {piece.data(), piece.size()};
+      header.type = FrameType::kAppendShared;
+      header.length = kSharedPieceBytes;
+    }
+    const FrameHeaderBytes head = EncodeFrameHeader(header);
+    AddSmall({head.data(), head.size()});
+    size_t area = 0;
+    if (payload.size() <= kSmallBytes) {
+      AddSmall(payload);
+    } else {
+      area = areas_.size();
+      areas_.push_back({const_cast<char*>(payload.data()), payload.size()});
+    }
+    sent_pieces_.push_back({.slot = index, .request = slot.request, .area = area});
+    bytes += kFrameHeaderBytes + payload.size();
   }
   return !areas_.empty();
 }
@@ -104,16 +159,13 @@ void ClientConnection::Send(Pending* caller) {
 }
 
 void ClientConnection::Rescue(size_t next_area, FinishedList& finished) {
-  const size_t first = sent_control_.empty() ? 0 : 1;
-  for (size_t i = 0; i < sent_pieces_.size(); ++i) {
-    Slot& slot = slots_[sent_pieces_[i].slot];
-    if (slot.request != sent_pieces_[i].request || !slot.leaving ||
-        slot.state != SlotState::kSending) {
+  for (const Piece& piece : sent_pieces_) {
+    Slot& slot = slots_[piece.slot];
+    if (slot.request != piece.request || !slot.leaving || slot.state != SlotState::kSending) {
       continue;
     }
-    const size_t area = first + 2 * i + 1;
-    if (area >= next_area) {
-      iovec& payload = areas_[area];
+    if (piece.area > 0 && piece.area >= next_area) {
+      iovec& payload = areas_[piece.area];
       auto copy = std::make_unique_for_overwrite<char[]>(payload.iov_len);
       std::memcpy(copy.get(), payload.iov_base, payload.iov_len);
       payload.iov_base = copy.get();
@@ -245,8 +297,8 @@ Status ClientConnection::OnFrame(const FrameHeader& header, std::string_view pay
     case FrameType::kDone:
     case FrameType::kFailed:
     case FrameType::kReply:
-      OnAnswer(header, payload, finished);
-      return OkStatus();
+    case FrameType::kReplyShared:
+      return OnAnswer(header, payload, finished);
     case FrameType::kPing: {
       const FrameHeaderBytes pong = EncodeFrameHeader({.type = FrameType::kPong});
       control_.append(pong.data(), pong.size());
@@ -269,16 +321,25 @@ Status ClientConnection::OnFrame(const FrameHeader& header, std::string_view pay
   }
 }
 
-void ClientConnection::OnAnswer(const FrameHeader& header, std::string_view payload,
-                                FinishedList& finished) {
+Status ClientConnection::OnAnswer(const FrameHeader& header, std::string_view payload,
+                                  FinishedList& finished) {
+  std::shared_ptr<const void> memory;
+  if (header.type == FrameType::kReplyShared) {
+    const Result<SharedPiece> piece = ParseSharedPiece(payload);
+    std::shared_ptr<const char> lent =
+        piece.ok() && area_ != nullptr ? area_->Reply(*piece) : nullptr;
+    if (lent == nullptr) return DataLoss("a reply outside of the shared memory");
+    payload = {lent.get(), piece->bytes};
+    memory = std::move(lent);
+  }
   const uint64_t index = header.request & kSlotMask;
   if (header.request == 0 || index >= slots_.size() || slots_[index].request != header.request) {
-    return;
+    return OkStatus();
   }
   Slot& slot = slots_[index];
   if (slot.pending == nullptr) {
     // Groups for a caller that has gone: others may have them.
-    if (slot.type == FrameType::kTake && header.type == FrameType::kReply &&
+    if (slot.type == FrameType::kTake && IsReply(header.type) &&
         payload.size() >= sizeof(int64_t)) {
       const FrameHeaderBytes give_back = EncodeFrameHeader(
           {.length = sizeof(int64_t), .type = FrameType::kGiveBack, .table = slot.table});
@@ -286,7 +347,7 @@ void ClientConnection::OnAnswer(const FrameHeader& header, std::string_view payl
       control_.append(payload.substr(0, sizeof(int64_t)));
     }
     FreeSlot(slot);
-    return;
+    return OkStatus();
   }
   Pending& pending = *slot.pending;
   pending.answer = header.type;
@@ -296,17 +357,13 @@ void ClientConnection::OnAnswer(const FrameHeader& header, std::string_view payl
         header.argument > 0 && header.argument <= static_cast<uint32_t>(StatusCode::kInternal);
     status = Status(known ? static_cast<StatusCode>(header.argument) : StatusCode::kInternal,
                     std::string(payload));
-  } else if (header.type == FrameType::kReply) {
-    pending.memory = reader_.TakeBlock();
-    size_t offset = kFrameHeaderBytes;
-    if (pending.memory == nullptr) {
-      pending.memory = std::make_shared_for_overwrite<char[]>(payload.size());
-      std::memcpy(pending.memory.get(), payload.data(), payload.size());
-      offset = 0;
-    }
-    pending.reply = {pending.memory.get() + offset, payload.size()};
+  } else if (IsReply(header.type)) {
+    if (memory == nullptr) memory = OwnerOf(reader_, payload);
+    pending.memory = std::move(memory);
+    pending.reply = payload;
   }
   Complete(slot, std::move(status), finished);
+  return OkStatus();
 }
 
 }  // namespace forebay::buffer

@@ -41,24 +41,26 @@ Duration Jitter(Duration backoff) {
 
 }  // namespace
 
-void ClientConnection::Opened(std::unique_ptr<Stream> stream) {
+void ClientConnection::Opened(Connected connected) {
   const Welcome welcome = session_.welcome();
   credit_bytes_ = welcome.credit_bytes;
   ping_after_ = milliseconds(welcome.ping_ms);
   idle_deadline_ = milliseconds(welcome.idle_ms);
   // Often enough to answer pings in time.
   tick_ = std::clamp(std::min(ping_after_, idle_deadline_) / 4, kTickMin, kTickMax);
-  stream_ = std::move(stream);
+  stream_ = std::move(connected.stream);
   reader_ = FrameReader(static_cast<uint32_t>(session_.options().reply_bytes_max));
   state_ = State::kOpen;
   last_in_ = last_ping_ = Now();
   outstanding_bytes_ = 0;
+  area_ = std::move(connected.area);
   control_.clear();
   // Everything that has no answer, in the order of the calls.
   queue_.clear();
   for (uint32_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     slot.credit = false;
+    slot.shared.reset();  // it is sent from the caller's memory now
     if (slot.state == SlotState::kFree) continue;
     if (slot.pending == nullptr) {
       FreeSlot(slot);
@@ -165,21 +167,21 @@ void ClientConnection::Reconnect(Duration& backoff) {
   const TimePoint deadline = broken_since_ + session_.options().reconnect_deadline;
   const Duration attempt = std::clamp<Duration>(deadline - Now(), kAttemptMin, kAttemptMax);
   mutex_.Unlock();
-  Result<std::unique_ptr<Stream>> stream = session_.Connect(registers_, Now() + attempt);
+  Result<Connected> connected = session_.Connect(purpose_, Now() + attempt);
   mutex_.Lock();
   if (state_ == State::kClosed) return;
   FinishedList finished;
-  if (stream.ok()) {
+  if (connected.ok()) {
     backoff = Duration::zero();
     ++counts_.reconnects;
-    Opened(std::move(*stream));
+    Opened(*std::move(connected));
     Send();
     if (!reading_) HandOn(finished);
-  } else if (stream.status().code() == StatusCode::kFailedPrecondition ||
-             stream.status().code() == StatusCode::kUnimplemented) {
-    CloseFor(stream.status(), finished);
+  } else if (connected.status().code() == StatusCode::kFailedPrecondition ||
+             connected.status().code() == StatusCode::kUnimplemented) {
+    CloseFor(connected.status(), finished);
   } else {
-    last_error_ = Unavailable(stream.status().message());
+    last_error_ = Unavailable(connected.status().message());
     if (Now() >= deadline) {
       FailOpen(last_error_, /*appends=*/true, finished);
       broken_since_ = Now();

@@ -3,6 +3,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,9 +19,11 @@
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/client.h"
+#include "forebay/buffer/service/client_area.h"
 #include "forebay/buffer/service/frame.h"
 #include "forebay/buffer/service/frame_reader.h"
 #include "forebay/buffer/service/messages.h"
+#include "forebay/buffer/service/shared_area.h"
 #include "forebay/buffer/service/socket.h"
 #include "forebay/buffer/service/stream.h"
 
@@ -28,6 +31,9 @@ namespace forebay::buffer {
 namespace {
 
 constexpr uint32_t kWelcomeBytesMax = 1 << 20;
+constexpr uint16_t kSharingVersion = 2;
+// For the replies of takes that the callers hold; only what is used takes memory.
+constexpr uint64_t kReplyAreaBytes = uint64_t{32} << 20;
 
 // False when the deadline has passed.
 bool WaitFor(const Stream& stream, const Io& io, TimePoint deadline) {
@@ -40,6 +46,28 @@ bool SameTables(const Welcome& a, const Welcome& b) {
     return x.name == y.name && x.implied_dispatch == y.implied_dispatch &&
            x.group_size == y.group_size;
   });
+}
+
+std::string SmallFrame(FrameType type, std::string_view payload) {
+  const FrameHeaderBytes header =
+      EncodeFrameHeader({.length = static_cast<uint32_t>(payload.size()), .type = type});
+  return std::string(header.data(), header.size()).append(payload);
+}
+
+// kOk, kClosed, kError, or kWantWrite when the deadline has passed.
+Io WriteAll(Stream& stream, std::string_view bytes, TimePoint deadline) {
+  while (!bytes.empty()) {
+    const iovec area{const_cast<char*>(bytes.data()), bytes.size()};
+    const Io io = stream.Write({&area, 1});
+    if (io.state == Io::State::kOk) {
+      bytes.remove_prefix(io.bytes);
+    } else if (io.state == Io::State::kClosed || io.state == Io::State::kError) {
+      return io;
+    } else if (!WaitFor(stream, io, deadline)) {
+      return {.state = Io::State::kWantWrite};
+    }
+  }
+  return {};
 }
 
 }  // namespace
@@ -83,7 +111,8 @@ Welcome ClientSession::welcome() const {
   return welcome_;
 }
 
-Result<std::unique_ptr<Stream>> ClientSession::Connect(bool registers, TimePoint deadline) {
+Result<Connected> ClientSession::Connect(Purpose purpose, TimePoint deadline) {
+  const bool registers = purpose == Purpose::kAppends && !options_.producer.empty();
   const MutexLock one(registering_);
   FB_ASSIGN_OR_RETURN(Fd fd, ConnectSocket(address_, deadline));
   auto stream =
@@ -101,9 +130,17 @@ Result<std::unique_ptr<Stream>> ClientSession::Connect(bool registers, TimePoint
     hello.secret = welcome_.secret;
   }
   FB_ASSIGN_OR_RETURN(Welcome welcome, SayHello(*stream, hello, deadline));
+  Connected connected;
+  if (address_.is_unix && welcome.version >= kSharingVersion) {
+    const AreaSizes wanted = purpose == Purpose::kAppends
+                                 ? AreaSizes{.append_bytes = welcome.credit_bytes}
+                                 : AreaSizes{.reply_bytes = kReplyAreaBytes};
+    FB_ASSIGN_OR_RETURN(connected.area, Share(*stream, wanted, deadline));
+  }
+  connected.stream = std::move(stream);
   const MutexLock lock(mutex_);
   FB_RETURN_IF_ERROR(Accept(std::move(welcome), registers));
-  return stream;
+  return connected;
 }
 
 Status ClientSession::Accept(Welcome welcome, bool registers) {
@@ -142,12 +179,6 @@ Status ClientSession::Handshake(Stream& stream, TimePoint deadline) const {
 
 Result<Welcome> ClientSession::SayHello(Stream& stream, const Hello& hello,
                                         TimePoint deadline) const {
-  const std::string payload = EncodeHello(hello);
-  const FrameHeaderBytes header = EncodeFrameHeader(
-      {.length = static_cast<uint32_t>(payload.size()), .type = FrameType::kHello});
-  std::string bytes(header.data(), header.size());
-  bytes += payload;
-  std::string_view rest = bytes;
   const auto lost = [&] {
     return Unavailable(
         fmt::format("{} closed the connection before its welcome: is it a Forebay "
@@ -157,17 +188,8 @@ Result<Welcome> ClientSession::SayHello(Stream& stream, const Hello& hello,
   const auto late = [&] {
     return DeadlineExceeded(fmt::format("no welcome from {} in time", options_.address));
   };
-  while (!rest.empty()) {
-    const iovec area{const_cast<char*>(rest.data()), rest.size()};
-    const Io io = stream.Write({&area, 1});
-    if (io.state == Io::State::kOk) {
-      rest.remove_prefix(io.bytes);
-    } else if (io.state == Io::State::kClosed || io.state == Io::State::kError) {
-      return lost();
-    } else if (!WaitFor(stream, io, deadline)) {
-      return late();
-    }
-  }
+  const Io sent = WriteAll(stream, SmallFrame(FrameType::kHello, EncodeHello(hello)), deadline);
+  if (sent.state != Io::State::kOk) return sent.state == Io::State::kWantWrite ? late() : lost();
   // Exactly one frame comes: nothing behind it is lost with the reader.
   FrameReader reader(kWelcomeBytesMax);
   std::vector<char> scratch(kFrameHeaderBytes);
@@ -197,6 +219,43 @@ Result<Welcome> ClientSession::SayHello(Stream& stream, const Hello& hello,
         }));
   }
   return *std::move(answer);
+}
+
+Result<std::shared_ptr<ClientArea>> ClientSession::Share(Stream& stream, const AreaSizes& wanted,
+                                                         TimePoint deadline) const {
+  const auto lost = [&] {
+    return Unavailable(fmt::format("{} did not say whether it shares memory", options_.address));
+  };
+  if (WriteAll(stream, SmallFrame(FrameType::kShare, EncodeAreaSizes(wanted)), deadline).state !=
+      Io::State::kOk) {
+    return lost();
+  }
+  while (true) {
+    // Not a byte more than this answer: the descriptor comes with it.
+    std::string bytes(kFrameHeaderBytes, '\0');
+    size_t have = 0;
+    Fd fd;
+    std::optional<FrameHeader> header;
+    while (have < bytes.size()) {
+      if (!WaitReadable(stream.fd(), deadline)) return lost();
+      const ptrdiff_t n = ReceiveWithFd(stream.fd(), bytes.data() + have, bytes.size() - have, &fd);
+      if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+      if (n <= 0) return lost();
+      have += static_cast<size_t>(n);
+      if (have < kFrameHeaderBytes || header.has_value()) continue;
+      FB_ASSIGN_OR_RETURN(header, ParseFrameHeader(bytes, kWelcomeBytesMax));
+      bytes.resize(kFrameHeaderBytes + header->length);
+    }
+    const std::string_view content = std::string_view(bytes).substr(kFrameHeaderBytes);
+    if (header->type == FrameType::kPing) continue;  // what follows answers it
+    if (header->type != FrameType::kShared) {
+      return Unavailable(fmt::format("{} did not share memory: {}", options_.address, content));
+    }
+    FB_ASSIGN_OR_RETURN(const AreaSizes sizes, ParseAreaSizes(content));
+    if (!fd.valid()) return std::shared_ptr<ClientArea>();
+    FB_ASSIGN_OR_RETURN(std::unique_ptr<SharedArea> area, SharedArea::Map(std::move(fd), sizes));
+    return std::make_shared<ClientArea>(std::move(area));
+  }
 }
 
 }  // namespace forebay::buffer

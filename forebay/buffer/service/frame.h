@@ -14,7 +14,7 @@
 namespace forebay::buffer {
 
 inline constexpr size_t kFrameHeaderBytes = 32;
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;  // 2: shared memory
 inline constexpr uint16_t kProtocolVersionMin = 1;
 inline constexpr uint32_t kProtocolMagic = 0x50424246;  // "FBBP"
 
@@ -24,17 +24,22 @@ enum class FrameType : uint8_t {
   kGoodbye = 3,  // argument: a StatusCode; payload: the reason. The last frame of a connection
   kPing = 4,
   kPong = 5,
+  kShare = 6,   // payload: AreaSizes that the client would like
+  kShared = 7,  // payload: AreaSizes that it gets; the memory's descriptor comes with it
 
   // Answers to requests.
-  kDone = 8,    // nothing to say
-  kFailed = 9,  // argument: a StatusCode; payload: the message
-  kReply = 10,  // payload: by the request
+  kDone = 8,            // nothing to say
+  kFailed = 9,          // argument: a StatusCode; payload: the message
+  kReply = 10,          // payload: by the request
+  kReplyShared = 11,    // the same, in shared memory; payload: SharedPiece
+  kReplyReturned = 12,  // from the client: payload: u64 offset, of each piece that it has done with
 
   kAppend = 16,    // argument: milliseconds to its deadline; extra: priority, an f32
   kAppended = 17,  // payload: u64 request, of each append that is durable
   kDispatch = 18,
   kReject = 19,  // argument: a RejectReason
   kCloseGroup = 20,
+  kAppendShared = 21,  // as kAppend; payload: SharedPiece
 
   kTake = 32,
   kAcknowledge = 33,

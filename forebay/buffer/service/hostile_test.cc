@@ -130,7 +130,7 @@ TEST_F(HostileTest, AnotherVersion) {
   RawClient raw(tcp_);
   ASSERT_TRUE(raw.Send(HelloBytes({.version_min = 7, .version_max = 9, .token = "the token"})));
   StatusCode code{};
-  EXPECT_THAT(Reason(raw, &code), HasSubstr("versions 1 to 1"));
+  EXPECT_THAT(Reason(raw, &code), HasSubstr("versions 1 to 2"));
   EXPECT_EQ(code, StatusCode::kUnimplemented);
   ExpectRefused(Refusal::kVersion);
   // One that can do more and less is served.
@@ -139,7 +139,7 @@ TEST_F(HostileTest, AnotherVersion) {
   const std::optional<RawFrame> frame = newer.Next();
   ASSERT_TRUE(frame.has_value());
   EXPECT_EQ(frame->header.type, FrameType::kWelcome);
-  EXPECT_EQ(ParseWelcome(frame->payload)->version, 1);
+  EXPECT_EQ(ParseWelcome(frame->payload)->version, kProtocolVersion);
 }
 
 TEST_F(HostileTest, Garbage) {

@@ -263,6 +263,37 @@ Result<Batch> ParseBatch(std::string_view bytes) {
   return batch;
 }
 
+std::string EncodeAreaSizes(const AreaSizes& sizes) {
+  ByteWriter out;
+  out.Put(sizes.append_bytes);
+  out.Put(sizes.reply_bytes);
+  return std::move(out).Take();
+}
+
+Result<AreaSizes> ParseAreaSizes(std::string_view bytes) {
+  ByteReader in(bytes);
+  AreaSizes sizes;
+  sizes.append_bytes = in.Get<uint64_t>();
+  sizes.reply_bytes = in.Get<uint64_t>();
+  if (!in.AtEnd()) return Broken("share");
+  return sizes;
+}
+
+std::array<char, kSharedPieceBytes> EncodeSharedPiece(const SharedPiece& piece) {
+  std::array<char, kSharedPieceBytes> bytes;
+  std::memcpy(bytes.data(), &piece, bytes.size());
+  return bytes;
+}
+
+Result<SharedPiece> ParseSharedPiece(std::string_view bytes) {
+  ByteReader in(bytes);
+  SharedPiece piece;
+  piece.offset = in.Get<uint64_t>();
+  piece.bytes = in.Get<uint64_t>();
+  if (!in.AtEnd()) return Broken("shared piece");
+  return piece;
+}
+
 std::string EncodeNumber(int64_t number) {
   ByteWriter out;
   out.Put(number);

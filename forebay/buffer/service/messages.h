@@ -11,6 +11,7 @@
 
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
+#include "forebay/buffer/service/shared_area.h"
 #include "forebay/trajectory/trajectory.h"
 
 namespace forebay::buffer {
@@ -81,6 +82,17 @@ Result<ReadBatchRequest> ParseReadBatch(std::string_view bytes);
 
 std::string EncodeBatch(const Batch& batch);
 Result<Batch> ParseBatch(std::string_view bytes);
+
+std::string EncodeAreaSizes(const AreaSizes& sizes);
+Result<AreaSizes> ParseAreaSizes(std::string_view bytes);
+
+// Where a payload lies in its part of the shared memory.
+struct SharedPiece {
+  uint64_t offset = 0, bytes = 0;
+};
+inline constexpr size_t kSharedPieceBytes = 16;
+std::array<char, kSharedPieceBytes> EncodeSharedPiece(const SharedPiece& piece);
+Result<SharedPiece> ParseSharedPiece(std::string_view bytes);
 
 // One number: a take id, a batch sequence, a group id.
 std::string EncodeNumber(int64_t number);

@@ -170,13 +170,29 @@ TEST(Messages, GroupsAndStats) {
   });
 }
 
+TEST(Messages, SharedMemory) {
+  const auto sizes =
+      ParseAreaSizes(EncodeAreaSizes({.append_bytes = 7, .reply_bytes = 1ULL << 40}));
+  ASSERT_TRUE(sizes.ok());
+  EXPECT_EQ(sizes->append_bytes, 7U);
+  EXPECT_EQ(sizes->total(), (1ULL << 40) + 7);
+  const auto bytes = EncodeSharedPiece({.offset = 5, .bytes = 6});
+  const auto piece = ParseSharedPiece({bytes.data(), bytes.size()});
+  ASSERT_TRUE(piece.ok());
+  EXPECT_EQ(piece->offset, 5U);
+  EXPECT_EQ(piece->bytes, 6U);
+  EXPECT_FALSE(ParseAreaSizes("short").ok());
+  EXPECT_FALSE(ParseSharedPiece({bytes.data(), bytes.size() - 1}).ok());
+}
+
 TEST(Messages, NoBytesCrashAParser) {
   Rng rng(11);
   for (int i = 0; i < 20000; ++i) {
     std::string bytes(rng.Below(120), '\0');
     for (char& c : bytes) c = static_cast<char>(rng.Below(3) == 0 ? rng.Below(256) : rng.Below(3));
     const bool any = ParseHello(bytes).ok() || ParseWelcome(bytes).ok() || ParseTake(bytes).ok() ||
-                     ParseTaken(bytes).ok() || ParseBatch(bytes).ok() || ParseGroups(bytes).ok();
+                     ParseTaken(bytes).ok() || ParseBatch(bytes).ok() || ParseGroups(bytes).ok() ||
+                     ParseAreaSizes(bytes).ok() || ParseSharedPiece(bytes).ok();
     (void)any;
   }
 }

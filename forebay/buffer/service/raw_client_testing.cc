@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -28,6 +29,7 @@
 #include "forebay/base/status.h"
 #include "forebay/buffer/service/frame.h"
 #include "forebay/buffer/service/messages.h"
+#include "forebay/buffer/service/shared_area.h"
 #include "forebay/buffer/service/socket.h"
 #include "forebay/trajectory/trajectory.h"
 #include "forebay/trajectory/trajectory_testing.h"
@@ -92,9 +94,9 @@ bool RawClient::Closed(Duration wait) {
   return false;
 }
 
-bool RawClient::Greet(const std::string& producer, const std::string& token) {
-  if (!Send(
-          HelloBytes({.version_min = 1, .version_max = 1, .token = token, .producer = producer}))) {
+bool RawClient::Greet(const std::string& producer, const std::string& token, uint16_t version) {
+  if (!Send(HelloBytes(
+          {.version_min = 1, .version_max = version, .token = token, .producer = producer}))) {
     return false;
   }
   const std::optional<RawFrame> frame = Next();
@@ -103,6 +105,21 @@ bool RawClient::Greet(const std::string& producer, const std::string& token) {
   if (!welcome.ok()) return false;
   welcome_ = *std::move(welcome);
   return true;
+}
+
+std::unique_ptr<SharedArea> RawClient::Share(const AreaSizes& sizes) {
+  if (!Send(FrameBytes({.type = FrameType::kShare}, EncodeAreaSizes(sizes)))) return nullptr;
+  std::array<char, kFrameHeaderBytes + 2 * sizeof(uint64_t)> bytes;
+  Fd fd;
+  if (!WaitReadable(fd_.get(), Now() + std::chrono::seconds(10)) ||
+      ReceiveWithFd(fd_.get(), bytes.data(), bytes.size(), &fd) != bytes.size()) {
+    return nullptr;
+  }
+  const Result<AreaSizes> granted =
+      ParseAreaSizes(std::string_view(bytes.data(), bytes.size()).substr(kFrameHeaderBytes));
+  if (!granted.ok() || !fd.valid()) return nullptr;
+  Result<std::unique_ptr<SharedArea>> area = SharedArea::Map(std::move(fd), *granted);
+  return area.ok() ? *std::move(area) : nullptr;
 }
 
 bool Eventually(const std::function<bool()>& condition) {

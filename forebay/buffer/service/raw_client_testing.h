@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 #include "forebay/base/file.h"
 #include "forebay/buffer/service/frame.h"
 #include "forebay/buffer/service/messages.h"
+#include "forebay/buffer/service/shared_area.h"
 
 namespace forebay::buffer {
 
@@ -33,7 +35,9 @@ class RawClient {
   // True when the peer closes within `wait`; what it still says is read.
   bool Closed(Duration wait = std::chrono::seconds(10));
   // Hello and welcome.
-  bool Greet(const std::string& producer = "", const std::string& token = "");
+  bool Greet(const std::string& producer = "", const std::string& token = "", uint16_t version = 1);
+  // Asks for shared memory; null: it gets none.
+  std::unique_ptr<SharedArea> Share(const AreaSizes& sizes);
   const Welcome& welcome() const { return welcome_; }
   int fd() const { return fd_.get(); }
 

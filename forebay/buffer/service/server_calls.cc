@@ -83,6 +83,17 @@ Status ServerImpl::OnRequest(Connection& c, const FrameHeader& header, std::stri
   }
   Buffer* buffer = tables_[header.table].served.buffer;
   const TimePoint deadline = now_ + std::chrono::milliseconds(header.argument);
+  // As below, for what never waits: answered at once, without the way to a worker and back.
+  const auto quick_call = [&](Status (Buffer::*method)(int64_t)) -> Status {
+    FB_ASSIGN_OR_RETURN(const int64_t number, ParseNumber(payload));
+    if (const Status status = (buffer->*method)(number); !status.ok()) {
+      Fail(c, header.request, status);
+    } else {
+      c.out.PutFrame({.type = FrameType::kDone, .request = header.request}, {});
+      Touch(c);
+    }
+    return OkStatus();
+  };
   // A call without an answer but its status, with one number.
   const auto number_call = [&](Status (Buffer::*method)(int64_t)) -> Status {
     FB_ASSIGN_OR_RETURN(const int64_t number, ParseNumber(payload));
@@ -99,9 +110,9 @@ Status ServerImpl::OnRequest(Connection& c, const FrameHeader& header, std::stri
       case FrameType::kTail:
         return OnTail(c, header);
       case FrameType::kAcknowledge:
-        return number_call(&Buffer::Acknowledge);
+        return quick_call(&Buffer::Acknowledge);
       case FrameType::kGiveBack:
-        return number_call(&Buffer::GiveBack);
+        return quick_call(&Buffer::GiveBack);
       case FrameType::kMarkTrained:
         return number_call(&Buffer::MarkTrained);
       case FrameType::kCommit:

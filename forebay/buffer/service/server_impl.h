@@ -1,7 +1,7 @@
 // The server: one I/O thread (epoll), and two workers for what may block. See buffer/server.h.
 //
 // server.cc starts and stops it; server_loop.cc moves bytes; server_requests.cc takes frames in,
-// server_readers.cc and server_calls.cc answer them.
+// server_readers.cc and server_calls.cc answer them; server_shared.cc shares memory.
 #pragma once
 
 #include <atomic>
@@ -29,11 +29,22 @@
 #include "forebay/buffer/service/messages.h"
 #include "forebay/buffer/service/out_queue.h"
 #include "forebay/buffer/service/producers.h"
+#include "forebay/buffer/service/shared_area.h"
 #include "forebay/buffer/service/socket.h"
 #include "forebay/buffer/service/stream.h"
 #include "forebay/buffer/service/worker.h"
 
 namespace forebay::buffer {
+
+// Memory that is shared with one client.
+struct Sharing {
+  explicit Sharing(std::unique_ptr<SharedArea> of)
+      : area(std::move(of)), replies(area->sizes().reply_bytes) {}
+
+  std::unique_ptr<SharedArea> area;
+  AreaSpace replies;
+  std::map<uint64_t, uint64_t> lent;  // the replies that the client has not returned: offset, bytes
+};
 
 // One client's connection; touched by the I/O thread only.
 struct Connection {
@@ -48,6 +59,8 @@ struct Connection {
   Phase phase = Phase::kHandshake;
   FrameReader in;
   OutQueue out;
+  uint16_t version = 0;  // of the protocol
+  std::unique_ptr<Sharing> sharing;
 
   std::string producer;  // "": none
   int64_t number = 0, epoch = 0;
@@ -157,6 +170,13 @@ class ServerImpl final : public Server {
   void FinishAppends();
   void Fail(Connection& c, uint64_t request, const Status& why);
 
+  // ---- server_shared.cc
+  Status OnShare(Connection& c, std::string_view payload);
+  Status OnAppendShared(Connection& c, const FrameHeader& header, std::string_view payload);
+  Status OnReplyReturned(Connection& c, std::string_view payload);
+  // Room for a reply that the client sees; nullptr: send it. `piece` says where it is.
+  static char* LendReply(Connection& c, size_t bytes, SharedPiece* piece);
+
   // ---- server_calls.cc
   Status OnRequest(Connection& c, const FrameHeader& header, std::string_view payload);
   // Runs fn on a worker and sends its answer.
@@ -198,6 +218,7 @@ class ServerImpl final : public Server {
   TimePoint now_;  // of this turn of the loop
   TimePoint next_check_, next_take_, accept_again_{};
   bool reading_paused_ = false;
+  int64_t shared_bytes_ = 0;
   int64_t jobs_ = 0;  // on the workers
   bool stopping_ = false;
   TimePoint stop_deadline_{};

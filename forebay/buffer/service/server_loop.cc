@@ -439,6 +439,10 @@ void ServerImpl::Close(Connection& c) {
   c.unsent.clear();
   if (c.tail_table >= 0) --tables_[static_cast<size_t>(c.tail_table)].tails;
   std::erase_if(takes_, [&](const WaitingTake& take) { return take.connection == c.id; });
+  if (c.sharing != nullptr) {
+    shared_bytes_ -= static_cast<int64_t>(c.sharing->area->sizes().total());
+    c.sharing.reset();
+  }
   c.stream.reset();
   c.out = OutQueue();
   --counts_.connections;

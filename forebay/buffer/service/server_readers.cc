@@ -87,17 +87,28 @@ void ServerImpl::SendTaken(Connection& c, const WaitingTake& take, const Taken& 
     return;
   }
   ++counts_.takes;
-  const FrameHeaderBytes header = EncodeFrameHeader({.length = static_cast<uint32_t>(length),
-                                                     .type = FrameType::kReply,
-                                                     .table = take.table,
-                                                     .request = take.request});
-  c.out.Put({header.data(), header.size()});
-  c.out.Put(EncodeTakenIndex(taken));
-  for (const TrajectoryView& view : taken.trajectories) {
-    if (view.encoded.size() < kCopiedBytes || taken.memory == nullptr) {
-      c.out.Put(view.encoded);
-    } else {
-      c.out.PutView(view.encoded, taken.memory);
+  FrameHeader header{.length = static_cast<uint32_t>(length),
+                     .type = FrameType::kReply,
+                     .table = take.table,
+                     .request = take.request};
+  SharedPiece piece;
+  if (char* at = LendReply(c, length, &piece)) {
+    const auto put = [&at](std::string_view bytes) { at = std::ranges::copy(bytes, at).out; };
+    put(EncodeTakenIndex(taken));
+    for (const TrajectoryView& view : taken.trajectories) put(view.encoded);
+    const auto where = EncodeSharedPiece(piece);
+    header.type = FrameType::kReplyShared;
+    c.out.PutFrame(header, {where.data(), where.size()});
+  } else {
+    const FrameHeaderBytes head = EncodeFrameHeader(header);
+    c.out.Put({head.data(), head.size()});
+    c.out.Put(EncodeTakenIndex(taken));
+    for (const TrajectoryView& view : taken.trajectories) {
+      if (view.encoded.size() < kCopiedBytes || taken.memory == nullptr) {
+        c.out.Put(view.encoded);
+      } else {
+        c.out.PutView(view.encoded, taken.memory);
+      }
     }
   }
   c.unsent.push_back({.sent_at = c.out.put_total(), .buffer = buffer, .take_id = taken.take_id});

@@ -42,6 +42,10 @@ Status ServerImpl::OnFrame(Connection& c, const FrameHeader& header, std::string
   if (header.type == FrameType::kAppend && c.phase == Phase::kOpen) {
     return OnAppend(c, header, payload);
   }
+  if (c.sharing != nullptr && c.phase == Phase::kOpen) {
+    if (header.type == FrameType::kAppendShared) return OnAppendShared(c, header, payload);
+    if (header.type == FrameType::kReplyReturned) return OnReplyReturned(c, payload);
+  }
   if (header.type == FrameType::kPong && payload.empty()) return OkStatus();
   if (header.type == FrameType::kPing && payload.empty()) {
     c.out.PutFrame({.type = FrameType::kPong}, {});
@@ -56,6 +60,7 @@ Status ServerImpl::OnFrame(Connection& c, const FrameHeader& header, std::string
            FailedPrecondition("a connection begins with one hello and waits for its welcome"));
     return OkStatus();
   }
+  if (header.type == FrameType::kShare && c.version >= 2 && c.is_unix) return OnShare(c, payload);
   return OnRequest(c, header, payload);
 }
 
@@ -73,6 +78,7 @@ Status ServerImpl::OnHello(Connection& c, const FrameHeader& /*header*/, std::st
                                      hello->version_max)));
     return OkStatus();
   }
+  c.version = std::min(hello->version_max, kProtocolVersion);
   // Who may open the socket's file needs no token; a wrong one is a mistake all the same.
   if (!options_.token.empty() && !(c.is_unix && hello->token.empty()) &&
       !SameSecret(hello->token, options_.token)) {
@@ -126,7 +132,7 @@ void ServerImpl::SendWelcome(Connection& c, const SessionSecret& secret) {
   const auto ms = [](Duration d) {
     return static_cast<uint32_t>(std::chrono::duration_cast<milliseconds>(d).count());
   };
-  Welcome welcome{.version = kProtocolVersion,
+  Welcome welcome{.version = c.version,
                   .credit_bytes = static_cast<uint64_t>(options_.credit_bytes),
                   .ping_ms = ms(options_.ping_after),
                   .idle_ms = ms(options_.idle_deadline),

@@ -38,6 +38,7 @@ using testing::HasSubstr;
 struct Parameters {
   bool tls;
   int32_t connections;
+  bool shared = true;  // memory, on a Unix socket
 };
 
 class ServiceTest : public testing::TestWithParam<Parameters> {
@@ -56,6 +57,7 @@ class ServiceTest : public testing::TestWithParam<Parameters> {
       client_options_.ca_file = folder_.path() + "/server.crt";
     } else {
       options.listen = {"unix:" + folder_.path() + "/buffer.sock"};
+      if (!GetParam().shared) options.shared_bytes_max = 0;
     }
     auto server = Server::Start(
         {{"train", {.buffer = train_.get(), .group_size = fake.group_size}},
@@ -400,9 +402,11 @@ TEST_P(ServiceTest, ATailSeesAppends) {
 
 INSTANTIATE_TEST_SUITE_P(All, ServiceTest,
                          testing::Values(Parameters{false, 1}, Parameters{false, 3},
-                                         Parameters{true, 1}),
+                                         Parameters{false, 1, false}, Parameters{true, 1}),
                          [](const auto& info) {
-                           return std::string(info.param.tls ? "tls" : "unix") +
+                           return std::string(info.param.tls      ? "tls"
+                                              : info.param.shared ? "unix"
+                                                                  : "unixapart") +
                                   std::to_string(info.param.connections);
                          });
 
