@@ -19,6 +19,7 @@
 #include "forebay/xla/graph.h"
 #include "forebay/xla/pjrt/api.h"
 #include "forebay/xla/pjrt/client_state.h"
+#include "forebay/xla/pjrt/executable_stats.h"
 #include "forebay/xla/shape.h"
 #include "forebay/xla/sharding.h"
 
@@ -240,31 +241,10 @@ Result<std::vector<Buffer>> PjrtExecutable::Execute(std::span<Buffer* const> arg
   return results;
 }
 
-Result<MemoryStats> PjrtExecutable::memory() const {
-  PJRT_Executable_GetCompiledMemoryStats_Args args = {};
-  args.executable = executable_;
-  FB_RETURN_IF_ERROR(FB_PJRT(state_->api, PJRT_Executable_GetCompiledMemoryStats, args));
-  return MemoryStats{.argument_bytes = args.argument_size_in_bytes,
-                     .output_bytes = args.output_size_in_bytes,
-                     .temp_bytes = args.temp_size_in_bytes,
-                     .alias_bytes = args.alias_size_in_bytes,
-                     .code_bytes = args.generated_code_size_in_bytes};
-}
+Result<MemoryStats> PjrtExecutable::memory() const { return ReadMemory(state_->api, executable_); }
 
 std::map<std::string, double> PjrtExecutable::cost() const {
-  std::map<std::string, double> out;
-  PJRT_Executable_GetCostAnalysis_Args args = {};
-  args.executable = executable_;
-  if (!FB_PJRT(state_->api, PJRT_Executable_GetCostAnalysis, args).ok()) return out;
-  for (size_t i = 0; i < args.num_properties; ++i) {
-    const PJRT_NamedValue& value = args.properties[i];
-    std::string name(value.name, value.name_size);
-    if (value.type == PJRT_NamedValue_kFloat)
-      out[std::move(name)] = value.float_value;
-    else if (value.type == PJRT_NamedValue_kInt64)
-      out[std::move(name)] = static_cast<double>(value.int64_value);
-  }
-  return out;
+  return ReadCost(state_->api, executable_);
 }
 
 Result<std::string> PjrtExecutable::Serialize() const {
