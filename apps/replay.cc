@@ -241,8 +241,11 @@ class Replayer {
       out_.notes.push_back(fmt::format("the plugin is {} here; step {} was taken on {}", name,
                                        options_.step, config_->start.plugin));
     }
-    FB_ASSIGN_OR_RETURN(learner_, learner::Learner::Create(MakeLearnerOptions(config, ""), *client_,
-                                                           *model_.model, state_));
+    learner::LearnerOptions options = MakeLearnerOptions(config, options_.run + "/checkpoints");
+    options.checkpoint_folder.clear();
+    options.replan_every_steps = 0;  // the shapes of each step are those of the run's log
+    FB_ASSIGN_OR_RETURN(learner_,
+                        learner::Learner::Create(options, *client_, *model_.model, state_));
     state_ = {};
     return OkStatus();
   }

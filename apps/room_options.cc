@@ -54,6 +54,8 @@ learner::LearnerOptions MakeLearnerOptions(const control::Config& config,
   o.row_lengths = l.row_lengths;
   o.tokens_per_program = l.tokens_per_program;
   o.shapes_max = l.shapes_max;
+  o.replan_every_steps = l.replan_every_steps;
+  if (!checkpoint_folder.empty()) o.shape_log = checkpoint_folder + "/shapes.json";
   o.layout =
       l.layer_layout == "stacked" ? models::LayerLayout::kStacked : models::LayerLayout::kPerLayer;
   o.remat = l.remat;

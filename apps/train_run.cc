@@ -147,7 +147,7 @@ class TrainRun {
                  .buffer = buffer_.get(),
                  .engine = engine_.get(),
                  .report = &report,
-                 .compiles_after_warmup = [this] { return Compiled() - warm_programs_; }});
+                 .compiles_after_warmup = [this] { return Recompiles(); }});
 
     learner::LearnerHooks hooks;
     hooks.publish = [this](std::shared_ptr<const weights::Snapshot> snapshot) {
@@ -180,7 +180,7 @@ class TrainRun {
     report.ledger = buffer_->ledger();
     report.quarantined_tasks = coordinator_->stats().quarantined_tasks;
     report.programs = Compiled();
-    report.compiles_after_warmup = report.programs - warm_programs_;
+    report.compiles_after_warmup = Recompiles();
     report.checkpoint = run_->checkpoints_path();
     FB_RETURN_IF_ERROR(WriteFileAtomic(run_->path() + "/report.json", ReportJson(report)));
     FB_RETURN_IF_ERROR(run_->status());
@@ -242,6 +242,11 @@ class TrainRun {
 
   int64_t Compiled() const {
     return engine_client_->counters().compiled + learner_client_->counters().compiled;
+  }
+  // Without those that the learner compiles ahead, which nothing waits for. (Of those, what the
+  // cache on disk had was not compiled at all.)
+  int64_t Recompiles() const {
+    return std::max<int64_t>(0, Compiled() - warm_programs_ - learner_->programs_ahead());
   }
   void Note(const std::string& sentence) {
     run_->Log(sentence);

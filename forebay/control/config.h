@@ -76,9 +76,10 @@ struct LearnerSection {
   double clip_low = 0.2, clip_high = 0.2;
   double is_cap = 2.0;  // truncated importance sampling; 0: no correction
   bool skip_zero_advantage = true;
-  std::vector<int64_t> row_lengths;   // packed row lengths; empty: chosen from rollout.tokens_max
+  std::vector<int64_t> row_lengths;   // packed row lengths; empty: chosen, and adapted to the batches
   int64_t tokens_per_program = 1024;  // rows * row length of one compiled shape
   int64_t shapes_max = 8;
+  int64_t replan_every_steps = 8;  // 0: keep the row lengths of the start
   std::string layer_layout = "per_layer";  // per_layer | stacked
   bool remat = false;
   int64_t logprob_chunk = 512;

@@ -8,75 +8,55 @@
 #include <functional>
 #include <limits>
 #include <span>
-#include <utility>
 #include <vector>
 
+#include "forebay/base/check.h"
 #include "forebay/base/status.h"
+#include "forebay/learner/cost_model.h"
 #include "forebay/learner/micro_batch.h"
 #include "forebay/learner/packing.h"
 
 namespace forebay::learner {
 namespace {
 
-// SmolLM2 on the CPU plugin: attention is 1.9 s of 6.5 s at rows of 512, so a token in such a row
-// costs 1.4 times one that attends to nothing.
-constexpr double kAttentionDoublesAt = 1280;
-constexpr int64_t kShortestDefaultRow = 64;
+constexpr int64_t kCandidatesMax = 256;  // the search is quadratic in them
 
-// What one sequence pays for its share of a row that holds nothing but sequences of its length.
-double ShareOfRow(int64_t length, int64_t row) {
-  const int64_t sequences = row / length;
-  return RowCost(row) / static_cast<double>(sequences);
+int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// What an entry of the histogram pays for being in rows of `row` columns.
+double EntryCost(const CostModel& cost, int64_t length, int64_t row) {
+  if (cost.attention == AttentionCost::kSegments) return RowCost(cost, row);
+  return RowCost(cost, row) / static_cast<double>(row / length);
 }
 
-struct Candidate {
-  std::vector<MicroPlan> plans;
-  double cost = std::numeric_limits<double>::infinity();
-};
-
-// Cuts packed rows into executions of `shape`.
-void CutRows(std::vector<Row> rows, BucketShape shape, Candidate* out) {
-  for (size_t i = 0; i < rows.size(); i += static_cast<size_t>(shape.rows)) {
-    MicroPlan plan{.shape = shape};
-    const size_t end = std::min(rows.size(), i + static_cast<size_t>(shape.rows));
-    for (size_t r = i; r < end; ++r) plan.rows.push_back(std::move(rows[r]));
-    out->plans.push_back(std::move(plan));
-    out->cost += static_cast<double>(shape.rows) * RowCost(shape.length);
-  }
+// Multiples of 64, and coarser where those would be too many, up to `longest` (included).
+std::vector<int64_t> Candidates(int64_t longest) {
+  const int64_t step =
+      RoundUp(std::max(kRowGranularity, longest / kCandidatesMax), kRowGranularity);
+  std::vector<int64_t> candidates;
+  for (int64_t length = step; length < longest; length += step) candidates.push_back(length);
+  candidates.push_back(longest);
+  return candidates;
 }
 
-// Each sequence in the shortest of `shapes` (ascending) that holds it; the last one holds all.
-Result<Candidate> TryShapes(std::span<const int64_t> lengths, std::span<const BucketShape> shapes) {
-  std::vector<std::vector<int32_t>> members(shapes.size());
-  for (size_t i = 0; i < lengths.size(); ++i) {
-    size_t s = 0;
-    while (shapes[s].length < lengths[i]) ++s;
-    members[s].push_back(static_cast<int32_t>(i));
-  }
-  Candidate candidate{.cost = 0};
-  for (size_t s = 0; s < shapes.size(); ++s) {
-    std::vector<int64_t> own;
-    own.reserve(members[s].size());
-    for (const int32_t i : members[s]) own.push_back(lengths[static_cast<size_t>(i)]);
-    FB_ASSIGN_OR_RETURN(auto rows, PackRows(own, shapes[s].length));
-    for (Row& row : rows) {
-      for (Placement& p : row) p.sequence = members[s][static_cast<size_t>(p.sequence)];
-    }
-    CutRows(std::move(rows), shapes[s], &candidate);
-  }
-  return candidate;
+int64_t LongestRow(const ShapePlanOptions& options) {
+  const int64_t tokens = options.cost.attention == AttentionCost::kSegments
+                             ? std::max(options.tokens_max, options.tokens_per_program)
+                             : options.tokens_max;
+  return RoundUp(std::max<int64_t>(tokens, 1), kRowGranularity);
+}
+
+std::vector<BucketShape> SingleRows(std::span<const int64_t> lengths) {
+  std::vector<BucketShape> shapes;
+  for (const int64_t length : lengths) shapes.push_back({1, length});
+  return shapes;
 }
 
 }  // namespace
 
-double RowCost(int64_t length) {
-  const auto n = static_cast<double>(length);
-  return n * (1 + n / kAttentionDoublesAt);
-}
-
 Result<std::vector<int64_t>> PlanRowLengths(const LengthHistogram& histogram,
-                                            std::span<const int64_t> candidates,
-                                            int64_t shapes_max) {
+                                            std::span<const int64_t> candidates, int64_t shapes_max,
+                                            const CostModel& cost) {
   if (candidates.empty() || candidates.front() < 1 || shapes_max < 1 ||
       std::ranges::adjacent_find(candidates, std::ranges::greater_equal{}) != candidates.end()) {
     return InvalidArgument(
@@ -94,16 +74,6 @@ Result<std::vector<int64_t>> PlanRowLengths(const LengthHistogram& histogram,
   // Longer candidates than needed can only cost more in this model.
   const auto n =
       static_cast<size_t>(std::ranges::lower_bound(candidates, longest) - candidates.begin()) + 1;
-  const auto segment_cost = [&](size_t from,
-                                size_t to) {  // lengths in (candidates[from-1], candidates[to-1]]
-    const int64_t above = from == 0 ? 0 : candidates[from - 1];
-    double cost = 0;
-    for (auto it = histogram.upper_bound(above);
-         it != histogram.end() && it->first <= candidates[to - 1]; ++it) {
-      cost += static_cast<double>(it->second) * ShareOfRow(it->first, candidates[to - 1]);
-    }
-    return cost;
-  };
   // best[k][j]: the cheapest way to serve all lengths up to candidates[j-1] with k shapes, the
   // longest being that one.
   const size_t k_max = std::min(n, static_cast<size_t>(shapes_max));
@@ -112,11 +82,18 @@ Result<std::vector<int64_t>> PlanRowLengths(const LengthHistogram& histogram,
   std::vector<std::vector<size_t>> previous(k_max + 1, std::vector<size_t>(n + 1, 0));
   best[0][0] = 0;
   for (size_t j = 1; j <= n; ++j) {
-    for (size_t i = 0; i < j; ++i) {
-      const double cost = segment_cost(i, j);
+    double segment = 0;  // of the lengths in (candidates[i-1], candidates[j-1]]
+    auto entry = histogram.upper_bound(candidates[j - 1]);
+    for (size_t i = j; i-- > 0;) {
+      const int64_t above = i == 0 ? 0 : candidates[i - 1];
+      while (entry != histogram.begin() && std::prev(entry)->first > above) {
+        --entry;
+        segment +=
+            static_cast<double>(entry->second) * EntryCost(cost, entry->first, candidates[j - 1]);
+      }
       for (size_t k = 1; k <= k_max; ++k) {
-        if (best[k - 1][i] + cost < best[k][j]) {
-          best[k][j] = best[k - 1][i] + cost;
+        if (best[k - 1][i] + segment < best[k][j]) {
+          best[k][j] = best[k - 1][i] + segment;
           previous[k][j] = i;
         }
       }
@@ -133,14 +110,11 @@ Result<std::vector<int64_t>> PlanRowLengths(const LengthHistogram& histogram,
 }
 
 std::vector<int64_t> DefaultRowLengths(int64_t tokens_max, int64_t shapes_max) {
-  const auto round_up = [](int64_t n) {
-    return (n + kShortestDefaultRow - 1) / kShortestDefaultRow * kShortestDefaultRow;
-  };
   std::vector<int64_t> lengths;
-  int64_t length = round_up(std::max<int64_t>(tokens_max, 1));
+  int64_t length = RoundUp(std::max<int64_t>(tokens_max, 1), kRowGranularity);
   do {
     lengths.push_back(length);
-    length = round_up(length / 2);
+    length = RoundUp(length / 2, kRowGranularity);
   } while (static_cast<int64_t>(lengths.size()) < shapes_max && length < lengths.back());
   std::ranges::reverse(lengths);
   return lengths;
@@ -163,31 +137,41 @@ Result<std::vector<BucketShape>> MakeBuckets(std::span<const int64_t> row_length
   return buckets;
 }
 
-Result<std::vector<MicroPlan>> PlanMicroBatches(std::span<const int64_t> lengths,
-                                                std::span<const BucketShape> buckets) {
-  if (lengths.empty()) return std::vector<MicroPlan>{};
-  const int64_t longest = std::ranges::max(lengths);
-  if (buckets.empty() || longest > buckets.back().length) {
+std::vector<BucketShape> DefaultShapes(const ShapePlanOptions& options) {
+  const auto lengths = DefaultRowLengths(LongestRow(options), options.shapes_max);
+  if (options.cost.attention == AttentionCost::kSegments) return SingleRows(lengths);
+  auto buckets = MakeBuckets(lengths, options.tokens_per_program);
+  FB_CHECK(buckets.ok(), "default row lengths are ascending");
+  return *buckets;
+}
+
+Result<std::vector<BucketShape>> PlanShapes(std::span<const std::vector<int64_t>> batches,
+                                            const ShapePlanOptions& options) {
+  if (options.tokens_max < 1 || options.tokens_per_program < 1 || options.shapes_max < 1 ||
+      options.shapes_max > kShapesMax) {
     return InvalidArgument(
-        fmt::format("a sequence of {} tokens fits no compiled row (the longest has {} columns); "
-                    "raise the largest "
-                    "row length or lower the token budget of an episode",
-                    longest, buckets.empty() ? 0 : buckets.back().length));
+        fmt::format("shapes are planned for positive token limits and 1 to {} shapes", kShapesMax));
   }
-  Candidate best;
-  for (uint32_t subset = 1; subset < (uint32_t{1} << buckets.size()); ++subset) {
-    std::vector<BucketShape> shapes;
-    for (size_t i = 0; i < buckets.size(); ++i) {
-      if ((subset >> i & 1U) != 0) shapes.push_back(buckets[i]);
+  const int64_t longest = LongestRow(options);
+  const bool segments = options.cost.attention == AttentionCost::kSegments;
+  LengthHistogram histogram;
+  for (const auto& lengths : batches) {
+    if (!segments) {
+      for (const int64_t length : lengths) ++histogram[length];
+      continue;
     }
-    if (shapes.back().length < longest) continue;
-    FB_ASSIGN_OR_RETURN(Candidate candidate, TryShapes(lengths, shapes));
-    if (candidate.cost < best.cost ||
-        (candidate.cost == best.cost && candidate.plans.size() <= best.plans.size())) {
-      best = std::move(candidate);
+    FB_ASSIGN_OR_RETURN(const auto rows, PackRows(lengths, longest));
+    for (const Row& row : rows) {
+      const Placement& last = row.back();
+      ++histogram[last.begin + lengths[static_cast<size_t>(last.sequence)]];
     }
   }
-  return std::move(best.plans);
+  if (histogram.empty()) return DefaultShapes(options);
+  ++histogram[longest];  // what was not seen yet must fit, too
+  FB_ASSIGN_OR_RETURN(const auto lengths, PlanRowLengths(histogram, Candidates(longest),
+                                                         options.shapes_max, options.cost));
+  if (segments) return SingleRows(lengths);
+  return MakeBuckets(lengths, options.tokens_per_program);
 }
 
 }  // namespace forebay::learner

@@ -1,5 +1,4 @@
-// Goal: the planner's shapes cover every length, its dynamic programme is optimal, and batches run
-// in the cheapest shapes.
+// Goal: the planner's shapes cover every length, and its dynamic programme is optimal.
 #include "forebay/learner/bucket_planner.h"
 
 #include <gmock/gmock.h>
@@ -14,6 +13,7 @@
 
 #include "forebay/base/rng.h"
 #include "forebay/base/status.h"
+#include "forebay/learner/cost_model.h"
 #include "forebay/learner/micro_batch.h"
 
 namespace forebay::learner {
@@ -22,12 +22,14 @@ namespace {
 using ::testing::HasSubstr;
 
 using Lengths = std::vector<int64_t>;
+constexpr CostModel kRowModel{.attention = AttentionCost::kRow};
 
 double HistogramCost(const LengthHistogram& histogram, const Lengths& rows) {
   double cost = 0;
   for (const auto& [length, count] : histogram) {
     const auto row = *std::ranges::lower_bound(rows, length);
-    cost += static_cast<double>(count) * RowCost(row) / static_cast<double>(row / length);
+    cost +=
+        static_cast<double>(count) * RowCost(kRowModel, row) / static_cast<double>(row / length);
   }
   return cost;
 }
@@ -41,7 +43,7 @@ TEST(BucketPlanner, MatchesExhaustiveSearch) {
       histogram[static_cast<int64_t>(1 + rng.Below(256))] += static_cast<int64_t>(1 + rng.Below(9));
     }
     const int64_t shapes_max = static_cast<int64_t>(1 + rng.Below(4));
-    const auto planned = PlanRowLengths(histogram, candidates, shapes_max);
+    const auto planned = PlanRowLengths(histogram, candidates, shapes_max, kRowModel);
     ASSERT_TRUE(planned.ok());
     ASSERT_LE(static_cast<int64_t>(planned->size()), shapes_max);
     const int64_t longest = histogram.rbegin()->first;
@@ -61,8 +63,38 @@ TEST(BucketPlanner, MatchesExhaustiveSearch) {
   }
 }
 
+TEST(BucketPlanner, MatchesExhaustiveSearchWhenARowPaysForItself) {
+  Rng rng(4);
+  const CostModel cost{.attention = AttentionCost::kSegments};
+  const Lengths candidates = {16, 32, 48, 64, 96, 128, 192, 256};
+  for (int round = 0; round < 50; ++round) {
+    LengthHistogram filled;
+    for (int i = 0; i < 12; ++i) ++filled[static_cast<int64_t>(1 + rng.Below(256))];
+    filled[256] += 2;
+    const auto planned = PlanRowLengths(filled, candidates, 3, cost);
+    ASSERT_TRUE(planned.ok());
+    const auto padded = [&](const Lengths& rows) {
+      int64_t sum = 0;
+      for (const auto& [length, count] : filled) {
+        sum += count * *std::ranges::lower_bound(rows, length);
+      }
+      return sum;
+    };
+    int64_t best = std::numeric_limits<int64_t>::max();
+    for (uint32_t subset = 128; subset < 256; ++subset) {  // the longest is always in
+      if (std::popcount(subset) > 3) continue;
+      Lengths rows;
+      for (size_t i = 0; i < 8; ++i) {
+        if ((subset >> i & 1U) != 0) rows.push_back(candidates[i]);
+      }
+      best = std::min(best, padded(rows));
+    }
+    EXPECT_EQ(padded(*planned), best);
+  }
+}
+
 TEST(BucketPlanner, AShapeThatGainsNothingIsNotCompiled) {
-  const auto rows = PlanRowLengths({{100, 50}}, Lengths{64, 128, 256}, 8);
+  const auto rows = PlanRowLengths({{100, 50}}, Lengths{64, 128, 256}, 8, kRowModel);
   ASSERT_TRUE(rows.ok());
   EXPECT_EQ(*rows, (Lengths{128}));
 }
@@ -95,39 +127,55 @@ TEST(BucketPlanner, W2_ShapesAreCheckedWhenTheyAreMade) {
   EXPECT_FALSE(MakeBuckets(Lengths{2, 3, 4, 5, 6, 7, 8, 9, 10}, 1024).ok());
 }
 
-TEST(MicroPlan, W2_ABatchThatDividesBadlyIsPlannedWhole) {
-  // 7 sequences never fill shapes of 2 rows: nothing is truncated, the last execution is padded.
-  const Lengths lengths(7, 500);
-  const auto plans = PlanMicroBatches(lengths, std::vector<BucketShape>{{2, 512}});
-  ASSERT_TRUE(plans.ok());
-  EXPECT_EQ(plans->size(), 4);
-  std::vector<int> seen(7, 0);
-  for (const auto& plan : *plans) {
-    for (const Row& row : plan.rows) {
-      for (const Placement& p : row) ++seen[static_cast<size_t>(p.sequence)];
-    }
+TEST(PlanShapes, RowAttentionPutsSequencesInRowsOfTheirLength) {
+  std::vector<Lengths> batches(4, Lengths(64, 120));
+  const auto shapes = PlanShapes(
+      batches, {.cost = kRowModel, .tokens_max = 512, .tokens_per_program = 1024, .shapes_max = 2});
+  ASSERT_TRUE(shapes.ok());
+  EXPECT_EQ(*shapes, (std::vector<BucketShape>{{8, 128}, {2, 512}}));
+}
+
+TEST(PlanShapes, SegmentAttentionPlansForWhatIsLeftAtTheEndOfABatch) {
+  const CostModel cost{.attention = AttentionCost::kSegments};
+  // 1,300 tokens a batch: a full row of 1,024, and 276 (or less) left.
+  std::vector<Lengths> batches(4, Lengths(13, 100));
+  const auto shapes = PlanShapes(
+      batches, {.cost = cost, .tokens_max = 512, .tokens_per_program = 1024, .shapes_max = 8});
+  ASSERT_TRUE(shapes.ok());
+  EXPECT_EQ(*shapes, (std::vector<BucketShape>{{1, 320}, {1, 1024}}));
+}
+
+TEST(PlanShapes, LongEpisodesDoNotMakeTheSearchLong) {
+  const CostModel cost{.attention = AttentionCost::kSegments};
+  const auto shapes = PlanShapes(std::vector<Lengths>{{131'000, 90'000, 77}, {64, 1}},
+                                 {.cost = cost, .tokens_max = 131'072, .shapes_max = 8});
+  ASSERT_TRUE(shapes.ok());
+  EXPECT_EQ(shapes->back(), (BucketShape{1, 131'072}));
+}
+
+TEST(PlanShapes, W2_DefaultsHoldTheLongestEpisode) {
+  const ShapePlanOptions row{
+      .cost = kRowModel, .tokens_max = 500, .tokens_per_program = 1024, .shapes_max = 4};
+  EXPECT_EQ(DefaultShapes(row), (std::vector<BucketShape>{{16, 64}, {8, 128}, {4, 256}, {2, 512}}));
+  EXPECT_EQ(*PlanShapes({}, row), DefaultShapes(row));
+  ShapePlanOptions segments = row;
+  segments.cost.attention = AttentionCost::kSegments;
+  EXPECT_EQ(DefaultShapes(segments),
+            (std::vector<BucketShape>{{1, 128}, {1, 256}, {1, 512}, {1, 1024}}));
+  segments.tokens_max = 3000;
+  EXPECT_EQ(DefaultShapes(segments).back(), (BucketShape{1, 3008}));
+}
+
+TEST(PlanShapes, RefusesWhatItCannotHold) {
+  for (const auto attention : {AttentionCost::kRow, AttentionCost::kSegments}) {
+    const ShapePlanOptions options{
+        .cost = {.attention = attention}, .tokens_max = 512, .tokens_per_program = 512};
+    EXPECT_FALSE(PlanShapes(std::vector<Lengths>{{513}}, options).ok());
+    EXPECT_FALSE(PlanShapes(std::vector<Lengths>{{0}}, options).ok());
   }
-  EXPECT_EQ(seen, std::vector<int>(7, 1));
-}
-
-TEST(MicroPlan, ShortSequencesUseShortRowsAndLongOnesDoNot) {
-  const std::vector<BucketShape> buckets = {{8, 128}, {2, 512}};
-  const auto short_ones = PlanMicroBatches(Lengths(8, 120), buckets);
-  ASSERT_TRUE(short_ones.ok());
-  ASSERT_EQ(short_ones->size(), 1);
-  EXPECT_EQ(short_ones->front().shape, (BucketShape{8, 128}));
-  // One long sequence with a few short ones: one execution with shared rows beats two.
-  const auto mixed = PlanMicroBatches(Lengths{400, 100, 100, 100}, buckets);
-  ASSERT_TRUE(mixed.ok());
-  ASSERT_EQ(mixed->size(), 1);
-  EXPECT_EQ(mixed->front().shape, (BucketShape{2, 512}));
-}
-
-TEST(MicroPlan, NothingToDoAndNothingThatFits) {
-  EXPECT_TRUE(PlanMicroBatches({}, std::vector<BucketShape>{{2, 512}})->empty());
-  const auto plans = PlanMicroBatches(Lengths{513}, std::vector<BucketShape>{{2, 512}});
-  ASSERT_FALSE(plans.ok());
-  EXPECT_THAT(plans.status().message(), HasSubstr("513 tokens"));
+  EXPECT_FALSE(PlanShapes({}, {.shapes_max = 0}).ok());
+  EXPECT_FALSE(PlanShapes({}, {.shapes_max = 9}).ok());
+  EXPECT_FALSE(PlanShapes({}, {.tokens_max = 0}).ok());
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "forebay/base/clock.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
+#include "forebay/learner/adaptive_shapes.h"
 #include "forebay/learner/checkpoint.h"
 #include "forebay/learner/checkpoint_writer.h"
 #include "forebay/learner/learner_options.h"
@@ -55,12 +56,12 @@ void CopyLoss(const StepOutcome& outcome, StepMetrics* m) {
 class LearnerImpl final : public Learner {
  public:
   LearnerImpl(const LearnerOptions& options, std::unique_ptr<TrainStep> train,
-              std::vector<BucketShape> buckets, const LearnerState& state,
+              std::unique_ptr<AdaptiveShapes> shapes, const LearnerState& state,
               weights::TensorMap params)
       : options_(options),
         batch_options_(BatchOptions(options)),
         train_(std::move(train)),
-        buckets_(std::move(buckets)),
+        shapes_(std::move(shapes)),
         step_(state.step),
         policy_version_(state.policy_version),
         last_batch_(state.committed_batch) {
@@ -96,7 +97,9 @@ class LearnerImpl final : public Learner {
           batch.sequence, batch.learner_version, policy_version_));
     }
     const TimePoint start = Now();
-    FB_ASSIGN_OR_RETURN(TrainBatch built, BuildTrainBatch(batch, batch_options_, buckets_));
+    shapes_->BeforeStep(step_, *train_);
+    FB_ASSIGN_OR_RETURN(TrainBatch built,
+                        BuildTrainBatch(batch, batch_options_, shapes_->current()));
     StepMetrics m = std::move(built.metrics);
     m.pack_s = Seconds(Now() - start);
     m.learning_rate = LearningRate(options_.schedule, step_);
@@ -108,6 +111,8 @@ class LearnerImpl final : public Learner {
     // From here on the batch is in the weights, whatever else fails.
     last_batch_ = batch.sequence;
     m.step = ++step_;
+    m.shapes = static_cast<int64_t>(shapes_->current().size());
+    shapes_->AfterStep(step_, built.lengths, *train_);
     const TimePoint stepped = Now();
     FB_RETURN_IF_ERROR(MakeSnapshot(m.updated));
     const TimePoint copied = Now();
@@ -117,6 +122,8 @@ class LearnerImpl final : public Learner {
     m.publish_s = Seconds(Now() - stepped);
     m.policy_version = policy_version_;
     m.programs = train_->programs();
+    m.programs_ahead = shapes_->programs_ahead();
+    m.compile_ahead_error = shapes_->status().message();
     m.wall_s = Seconds(Now() - start);
     return m;
   }
@@ -133,7 +140,8 @@ class LearnerImpl final : public Learner {
 
   int64_t step() const override { return step_; }
   int64_t policy_version() const override { return policy_version_; }
-  const std::vector<BucketShape>& buckets() const override { return buckets_; }
+  const std::vector<BucketShape>& buckets() const override { return shapes_->current(); }
+  int64_t programs_ahead() const override { return shapes_->programs_ahead(); }
 
  private:
   Status StepUntilDone(buffer::Buffer& buffer, const LearnerHooks& hooks, CheckpointWriter* writer,
@@ -242,7 +250,7 @@ class LearnerImpl final : public Learner {
   const LearnerOptions options_;
   const TrainBatchOptions batch_options_;
   const std::unique_ptr<TrainStep> train_;
-  const std::vector<BucketShape> buckets_;
+  const std::unique_ptr<AdaptiveShapes> shapes_;  // after train_, which its thread compiles for
   std::shared_ptr<const Snapshot> snapshot_;
   std::string weights_digest_;  // of snapshot_, once a step was done
   int64_t step_;
@@ -258,11 +266,14 @@ Result<std::unique_ptr<Learner>> Learner::Create(const LearnerOptions& options, 
                                                  const LearnerState& state) {
   FB_RETURN_IF_ERROR(ValidateOptions(options));
   FB_ASSIGN_OR_RETURN(auto buckets, Buckets(options));
-  FB_ASSIGN_OR_RETURN(auto train,
-                      TrainStep::Create(client, model, StepOptions(options, buckets), state.train));
+  FB_ASSIGN_OR_RETURN(
+      auto shapes, AdaptiveShapes::Create(ShapeOptions(options), std::move(buckets), state.step));
+  FB_ASSIGN_OR_RETURN(
+      auto train,
+      TrainStep::Create(client, model, StepOptions(options, shapes->ToCompile()), state.train));
   FB_ASSIGN_OR_RETURN(auto params, train->Params());
   return std::unique_ptr<Learner>(std::make_unique<LearnerImpl>(
-      options, std::move(train), std::move(buckets), state, std::move(params)));
+      options, std::move(train), std::move(shapes), state, std::move(params)));
 }
 
 }  // namespace forebay::learner

@@ -4,7 +4,8 @@
 //
 // One optimizer step a batch, one policy version a step, no-ops included: pacing and staleness
 // count batches. Publishing hands over host copies; checkpoints are written by a thread of their
-// own. Given the same state and the same batches, every step gives the same bits.
+// own. Given the same state, the same batches and the same shapes (LearnerOptions::shape_log),
+// every step gives the same bits.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,9 @@
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/learner/advantages.h"
-#include "forebay/learner/bucket_planner.h"
 #include "forebay/learner/checkpoint.h"
 #include "forebay/learner/checkpoint_writer.h"
+#include "forebay/learner/cost_model.h"
 #include "forebay/learner/loss.h"
 #include "forebay/learner/micro_batch.h"
 #include "forebay/learner/optimizer.h"
@@ -43,13 +44,18 @@ struct LearnerOptions {
   ScheduleOptions schedule;
   bool skip_zero_advantage = true;
 
-  int64_t tokens_max = 512;          // of one trajectory: the longest row holds it
-  std::vector<int64_t> row_lengths;  // ascending; empty: chosen by the bucket planner
-  // Tokens -> trajectories, as StepMetrics::lengths of an earlier run: what the planner chooses
-  // from. Empty: it halves down from tokens_max.
-  LengthHistogram observed_lengths;
+  int64_t tokens_max = 512;  // of one trajectory: the longest row holds it
+  // Ascending. Empty: DefaultShapes, and then what the batches themselves ask for.
+  std::vector<int64_t> row_lengths;
   int64_t tokens_per_program = 1024;  // rows * row length of one compiled shape
   int64_t shapes_max = 4;             // when row_lengths is empty
+  CostModel cost;                     // of the model's attention
+  // When row_lengths is empty: every so many steps the batches seen are planned for anew, in the
+  // background. The step after the last of the new programs was compiled uses them. 0: never.
+  int64_t replan_every_steps = 8;
+  // Where the shapes and the step of each switch are kept (shape_log.h): a learner that starts
+  // again uses the same ones at the same steps. "": nowhere.
+  std::string shape_log;
   models::LayerLayout layout = models::LayerLayout::kPerLayer;
   bool remat = false;
   int64_t logprob_chunk = 512;  // tokens
@@ -105,7 +111,10 @@ class Learner {
 
   virtual int64_t step() const = 0;
   virtual int64_t policy_version() const = 0;
+  // What the next step chooses from.
   virtual const std::vector<BucketShape>& buckets() const = 0;
+  // Programs compiled in the background so far: no step waited for them. Any thread.
+  virtual int64_t programs_ahead() const = 0;
 };
 
 }  // namespace forebay::learner

@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "forebay/base/status.h"
+#include "forebay/learner/adaptive_shapes.h"
 #include "forebay/learner/bucket_planner.h"
 #include "forebay/learner/learner.h"
 #include "forebay/learner/micro_batch.h"
+#include "forebay/learner/shape_planner.h"
 #include "forebay/learner/train_batch.h"
 #include "forebay/learner/train_step.h"
 
@@ -32,22 +34,6 @@ Status CheckRange(const Range<T>& r) {
       fmt::format("learner: {} is {}, it must be from {} to {}", r.name, r.value, r.low, r.high));
 }
 
-constexpr int64_t kRowGranularity = 64;
-
-Result<std::vector<int64_t>> ChooseRowLengths(const LearnerOptions& options) {
-  if (!options.row_lengths.empty()) return options.row_lengths;
-  if (options.observed_lengths.empty()) {
-    return DefaultRowLengths(options.tokens_max, options.shapes_max);
-  }
-  LengthHistogram histogram = options.observed_lengths;
-  ++histogram[options.tokens_max];  // what was not seen yet must fit, too
-  std::vector<int64_t> candidates;
-  do {
-    candidates.push_back((static_cast<int64_t>(candidates.size()) + 1) * kRowGranularity);
-  } while (candidates.back() < options.tokens_max);
-  return PlanRowLengths(histogram, candidates, options.shapes_max);
-}
-
 }  // namespace
 
 Status ValidateOptions(const LearnerOptions& o) {
@@ -59,6 +45,7 @@ Status ValidateOptions(const LearnerOptions& o) {
       {"tokens_max", o.tokens_max, 2, 1 << 24},
       {"tokens_per_program", o.tokens_per_program, 1, 1 << 24},
       {"shapes_max", o.shapes_max, 1, kShapesMax},
+      {"replan_every_steps", o.replan_every_steps, 0, kMany},
       {"logprob_chunk", o.logprob_chunk, 1, 1 << 24},
       {"warmup_steps", o.schedule.warmup_steps, 0, kMany},
       {"checkpoint_every_steps", o.checkpoint_every_steps, 0, kMany},
@@ -71,6 +58,8 @@ Status ValidateOptions(const LearnerOptions& o) {
       {"beta2", o.optimizer.beta2, 0, 1 - 1e-9},
       {"adam_eps", o.optimizer.epsilon, 1e-30, 1},
       {"grad_clip", o.optimizer.grad_clip, 0, 1e30},
+      {"cost.attention_doubles_at", o.cost.attention_doubles_at, 1, 1e12},
+      {"cost.program_tokens", o.cost.program_tokens, 0, 1e12},
       {"clip_low", o.loss.clip_low, 0, 1},
       {"clip_high", o.loss.clip_high, 0, 1e6},
       {"is_cap", o.loss.is_cap, 0, 1e6},
@@ -84,8 +73,8 @@ Status ValidateOptions(const LearnerOptions& o) {
 }
 
 Result<std::vector<BucketShape>> Buckets(const LearnerOptions& options) {
-  FB_ASSIGN_OR_RETURN(const auto lengths, ChooseRowLengths(options));
-  FB_ASSIGN_OR_RETURN(auto buckets, MakeBuckets(lengths, options.tokens_per_program));
+  if (options.row_lengths.empty()) return DefaultShapes(PlannerOptions(options).plan);
+  FB_ASSIGN_OR_RETURN(auto buckets, MakeBuckets(options.row_lengths, options.tokens_per_program));
   if (buckets.back().length < options.tokens_max) {
     return InvalidArgument(fmt::format(
         "learner: an episode may have {} tokens, but the longest of the row lengths is {}: nothing "
@@ -94,6 +83,22 @@ Result<std::vector<BucketShape>> Buckets(const LearnerOptions& options) {
         options.tokens_max, buckets.back().length, options.tokens_max));
   }
   return buckets;
+}
+
+ShapePlannerOptions PlannerOptions(const LearnerOptions& options) {
+  return {.plan = {.cost = options.cost,
+                   .tokens_max = options.tokens_max,
+                   .tokens_per_program = options.tokens_per_program,
+                   .shapes_max = options.shapes_max}};
+}
+
+AdaptiveShapesOptions ShapeOptions(const LearnerOptions& options) {
+  if (!options.row_lengths.empty()) {
+    return {.planner = PlannerOptions(options), .replan_every_steps = 0};
+  }
+  return {.planner = PlannerOptions(options),
+          .replan_every_steps = options.replan_every_steps,
+          .log = options.shape_log};
 }
 
 TrainStepOptions StepOptions(const LearnerOptions& options, std::vector<BucketShape> buckets) {
@@ -110,7 +115,8 @@ TrainBatchOptions BatchOptions(const LearnerOptions& options) {
   return {.advantage = options.advantage,
           .aggregation = options.aggregation,
           .skip_zero_advantage = options.skip_zero_advantage,
-          .max_staleness = options.max_staleness};
+          .max_staleness = options.max_staleness,
+          .cost = options.cost};
 }
 
 }  // namespace forebay::learner

@@ -24,17 +24,17 @@ TEST(LearnerOptions, DefaultsAreValidAndHoldTheTokenBudget) {
   EXPECT_TRUE(ValidateOptions(options).ok());
   const auto buckets = Buckets(options);
   ASSERT_TRUE(buckets.ok());
-  EXPECT_EQ(*buckets, (Shapes{{16, 64}, {8, 128}, {4, 256}, {2, 512}}));
+  EXPECT_EQ(*buckets, (Shapes{{1, 128}, {1, 256}, {1, 512}, {1, 1024}}));
 }
 
-TEST(LearnerOptions, ObservedLengthsChooseTheShapes) {
-  LearnerOptions options{
-      .tokens_max = 512, .observed_lengths = {{115, 500}, {120, 500}}, .shapes_max = 2};
-  const auto buckets = Buckets(options);
-  ASSERT_TRUE(buckets.ok());
-  EXPECT_EQ(*buckets, (Shapes{{8, 128}, {2, 512}}));
-  options.observed_lengths[600] = 1;  // more than an episode may have
-  EXPECT_THAT(Buckets(options).status().message(), HasSubstr("600 tokens"));
+TEST(LearnerOptions, GivenRowLengthsAreKept) {
+  const LearnerOptions given{.tokens_max = 512, .row_lengths = {128, 512}, .shape_log = "log"};
+  EXPECT_EQ(*Buckets(given), (Shapes{{8, 128}, {2, 512}}));
+  EXPECT_EQ(ShapeOptions(given).replan_every_steps, 0);
+  EXPECT_EQ(ShapeOptions(given).log, "");
+  const LearnerOptions chosen{.replan_every_steps = 5, .shape_log = "log"};
+  EXPECT_EQ(ShapeOptions(chosen).replan_every_steps, 5);
+  EXPECT_EQ(ShapeOptions(chosen).log, "log");
 }
 
 TEST(LearnerOptions, W2_EachValueOutOfRangeIsNamed) {

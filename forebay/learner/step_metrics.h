@@ -50,7 +50,10 @@ struct StepMetrics {
 
   std::string weights_digest;  // of all weights after this step (weights::Digest)
 
-  int64_t programs = 0;  // compiled so far: constant after start-up
+  int64_t shapes = 0;               // compiled row shapes that this step could choose from
+  int64_t programs = 0;             // compiled so far
+  int64_t programs_ahead = 0;       // of them in the background: no step waited for them
+  std::string compile_ahead_error;  // why no more shapes are tried; "" while they are
 
   // Seconds.
   double lease_wait_s = 0, pack_s = 0, upload_s = 0, device_s = 0, publish_s = 0;

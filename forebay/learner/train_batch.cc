@@ -14,9 +14,9 @@
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/learner/advantages.h"
-#include "forebay/learner/bucket_planner.h"
 #include "forebay/learner/fingerprint.h"
 #include "forebay/learner/micro_batch.h"
+#include "forebay/learner/micro_plan.h"
 #include "forebay/learner/stats.h"
 #include "forebay/learner/token_weights.h"
 #include "forebay/trajectory/trajectory.h"
@@ -120,12 +120,11 @@ Result<TrainBatch> BuildTrainBatch(const buffer::Batch& batch, const TrainBatchO
   TrainBatch out;
   Describe(batch, rewards, &out.metrics);
   const auto sequences = Sequences(batch, options, rewards, &out.metrics);
-  std::vector<int64_t> lengths;
-  lengths.reserve(sequences.size());
+  out.lengths.reserve(sequences.size());
   for (const auto& sequence : sequences) {
-    lengths.push_back(static_cast<int64_t>(sequence.tokens.size()));
+    out.lengths.push_back(static_cast<int64_t>(sequence.tokens.size()));
   }
-  FB_ASSIGN_OR_RETURN(const auto plans, PlanMicroBatches(lengths, buckets));
+  FB_ASSIGN_OR_RETURN(const auto plans, PlanMicroBatches(out.lengths, buckets, options.cost));
   for (const MicroPlan& plan : plans) {
     out.micro_batches.push_back(FillMicroBatch(plan.rows, sequences, plan.shape));
     out.metrics.packed_tokens += out.micro_batches.back().real_tokens;

@@ -8,6 +8,7 @@
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/learner/advantages.h"
+#include "forebay/learner/cost_model.h"
 #include "forebay/learner/micro_batch.h"
 #include "forebay/learner/step_metrics.h"
 #include "forebay/learner/token_weights.h"
@@ -22,11 +23,13 @@ struct TrainBatchOptions {
   // about the others only.
   bool skip_zero_advantage = true;
   int64_t max_staleness = 4;  // in policy versions
+  CostModel cost;
 };
 
 struct TrainBatch {
   // Empty when there is nothing to learn from: no loss token, or only zero advantages.
   std::vector<MicroBatch> micro_batches;
+  std::vector<int64_t> lengths;  // of the sequences in them
   // The fields "of the trajectories" and "of what the device was given" are set.
   StepMetrics metrics;
 };

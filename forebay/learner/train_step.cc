@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,7 @@
 
 #include "forebay/base/check.h"
 #include "forebay/base/clock.h"
+#include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/learner/loss.h"
 #include "forebay/learner/micro_batch.h"
@@ -36,6 +38,7 @@ using xla::DType;
 
 using Buffers = std::vector<xla::Buffer>;
 using Arguments = std::vector<xla::Buffer*>;
+using ShapeProgram = std::pair<BucketShape, std::shared_ptr<xla::Executable>>;
 
 void Append(Buffers& buffers, Arguments* arguments) {
   for (xla::Buffer& buffer : buffers) arguments->push_back(&buffer);
@@ -82,17 +85,32 @@ class TrainStepImpl final : public TrainStep {
     if (options_.buckets.empty()) {
       return InvalidArgument("a learner needs at least one row shape to compile");
     }
-    for (const BucketShape shape : options_.buckets) {
-      FB_ASSIGN_OR_RETURN(const xla::Program program,
-                          TraceGradient(model_, options_.gradient, shape));
-      FB_ASSIGN_OR_RETURN(auto executable, CompileOne(program));
-      gradient_.push_back(std::move(executable));
-    }
+    FB_RETURN_IF_ERROR(CompileShapes(options_.buckets));
     FB_ASSIGN_OR_RETURN(const xla::Program accumulate, TraceAccumulate(specs_));
     FB_ASSIGN_OR_RETURN(accumulate_, CompileOne(accumulate));
     FB_ASSIGN_OR_RETURN(const xla::Program apply, TraceApply(specs_, options_.optimizer));
     FB_ASSIGN_OR_RETURN(apply_, CompileOne(apply));
     return OkStatus();
+  }
+
+  Status CompileShapes(std::span<const BucketShape> shapes) override {
+    for (const BucketShape shape : shapes) {
+      if (Gradient(shape) != nullptr) continue;
+      FB_ASSIGN_OR_RETURN(const xla::Program program,
+                          TraceGradient(model_, options_.gradient, shape));
+      FB_ASSIGN_OR_RETURN(auto executable, CompileOne(program));
+      MutexLock lock(mutex_);
+      gradient_.emplace_back(shape, std::move(executable));
+    }
+    return OkStatus();
+  }
+
+  void KeepShapes(std::span<const BucketShape> shapes) override {
+    for (const BucketShape shape : shapes) FB_CHECK(Gradient(shape) != nullptr, shape.ToString());
+    MutexLock lock(mutex_);
+    std::erase_if(gradient_, [&](const auto& program) {
+      return std::ranges::find(shapes, program.first) == shapes.end();
+    });
   }
 
   Result<StepOutcome> Run(std::span<const MicroBatch> batches, double learning_rate) override {
@@ -156,6 +174,13 @@ class TrainStepImpl final : public TrainStep {
         "checkpoint");
   }
 
+  // Null when it is not compiled.
+  std::shared_ptr<xla::Executable> Gradient(BucketShape shape) const {
+    MutexLock lock(mutex_);
+    const auto found = std::ranges::find(gradient_, shape, &ShapeProgram::first);
+    return found == gradient_.end() ? nullptr : found->second;
+  }
+
   Result<std::shared_ptr<xla::Executable>> CompileOne(const xla::Program& program) {
     ++programs_;
     return client_.Compile(program);
@@ -200,8 +225,8 @@ class TrainStepImpl final : public TrainStep {
 
   // Gradients of one micro-batch, then its metrics.
   Result<Buffers> RunGradient(const MicroBatch& batch, StepOutcome* outcome) {
-    const auto bucket = std::ranges::find(options_.buckets, batch.shape);
-    FB_CHECK(bucket != options_.buckets.end(),
+    const auto program = Gradient(batch.shape);
+    FB_CHECK(program != nullptr,
              fmt::format("no program was compiled for {}", batch.shape.ToString()));
     const TimePoint start = Now();
     const BucketShape shape = batch.shape;
@@ -217,7 +242,6 @@ class TrainStepImpl final : public TrainStep {
     Append(params_, &arguments);
     arguments.push_back(&ints);
     arguments.push_back(&floats);
-    auto& program = gradient_[static_cast<size_t>(bucket - options_.buckets.begin())];
     return program->Execute(arguments);
   }
 
@@ -250,12 +274,13 @@ class TrainStepImpl final : public TrainStep {
   const models::Model& model_;
   const TrainStepOptions options_;
   const std::vector<models::ParamSpec> specs_;
-  std::vector<std::shared_ptr<xla::Executable>> gradient_;  // one a bucket
+  mutable Mutex mutex_;
+  std::vector<ShapeProgram> gradient_ FB_GUARDED_BY(mutex_);
   std::shared_ptr<xla::Executable> accumulate_, apply_;
   Buffers params_, m_, v_;
   bool whole_ = true;
   int64_t updates_ = 0;
-  int64_t programs_ = 0;
+  std::atomic<int64_t> programs_ = 0;
 };
 
 }  // namespace

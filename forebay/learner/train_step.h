@@ -22,7 +22,7 @@ namespace forebay::learner {
 struct TrainStepOptions {
   GradientProgramOptions gradient;
   AdamWOptions optimizer;
-  std::vector<BucketShape> buckets;  // all that will ever run; each is one compiled program
+  std::vector<BucketShape> buckets;  // to begin with; each is one compiled program
 };
 
 // Everything on the device, in host memory. Names and layouts are those of the Hugging Face
@@ -51,19 +51,25 @@ struct StepOutcome {
   double upload_seconds = 0, device_seconds = 0;
 };
 
-// One thread at a time.
+// One thread at a time, CompileShapes excepted.
 class TrainStep {
  public:
-  // Uploads the state and compiles every program: no call compiles later. Blocks. `client` and
-  // `model` outlive it. kInvalidArgument: the state does not fit the model (what is missing or of
-  // the wrong shape), or no bucket.
+  // Uploads the state and compiles every program: only CompileShapes compiles later. Blocks.
+  // `client` and `model` outlive it. kInvalidArgument: the state does not fit the model (what is
+  // missing or of the wrong shape), or no bucket.
   static Result<std::unique_ptr<TrainStep>> Create(xla::Client& client, const models::Model& model,
                                                    const TrainStepOptions& options,
                                                    const TrainState& state);
   virtual ~TrainStep() = default;
 
+  // Compiles what is missing for more shapes; Run takes them from then on. Blocks for seconds. Any
+  // thread, while others run steps: nobody else waits for it. An error changes nothing.
+  virtual Status CompileShapes(std::span<const BucketShape> shapes) = 0;
+  // Forgets the programs of all other shapes. CHECKs that these are compiled.
+  virtual void KeepShapes(std::span<const BucketShape> shapes) = 0;
+
   // One optimizer update on the sum of all micro-batches' losses. Blocks until done. CHECKs that
-  // there is one and that its shape is among the buckets. An error of the device leaves the state
+  // there is one and that its shape is compiled. An error of the device leaves the state
   // unusable.
   virtual Result<StepOutcome> Run(std::span<const MicroBatch> batches, double learning_rate) = 0;
 
@@ -81,7 +87,7 @@ class TrainStep {
   virtual Result<TrainState> Moments() const = 0;  // `params` stays empty
 
   virtual int64_t updates() const = 0;
-  // Programs handed to the compiler or its cache so far: constant after Create.
+  // Programs handed to the compiler or its cache so far. Any thread.
   virtual int64_t programs() const = 0;
 };
 
