@@ -22,6 +22,7 @@
 #include "bench/harness.h"
 #include "bench/jax_step.h"
 #include "bench/smollm2.h"
+#include "bench/torch_step.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/file.h"
 #include "forebay/base/rng.h"
@@ -104,6 +105,15 @@ Status CheckSame(const std::string& name, double ours, double theirs) {
                               name, theirs, ours));
 }
 
+// Of the sides [begin, end).
+size_t Fastest(const std::vector<SideTimes>& times, size_t begin, size_t end) {
+  size_t fastest = begin;
+  for (size_t i = begin; i < end; ++i) {
+    if (times[i].seconds.median < times[fastest].seconds.median) fastest = i;
+  }
+  return fastest;
+}
+
 }  // namespace
 
 Result<nlohmann::ordered_json> LearnerBench(const BenchOptions& options) {
@@ -157,6 +167,28 @@ Result<nlohmann::ordered_json> LearnerBench(const BenchOptions& options) {
     peers.push_back(std::move(peer));
   }
 
+  const size_t torch_at = sides.size();
+  std::vector<std::string> torch_variants = TorchStep::Variants();
+  if (options.quick && !torch_variants.empty()) torch_variants.resize(1);
+  if (torch_variants.empty()) options.Say("no torch: bench/peers/setup_torch.sh makes it");
+  std::vector<std::unique_ptr<TorchStep>> torches;
+  std::string torch_version;
+  for (const std::string& variant : torch_variants) {
+    options.Say("starting torch, " + variant);
+    FB_ASSIGN_OR_RETURN(auto peer, TorchStep::Create(variant, smol.tensors, batch));
+    sides.push_back(
+        {"torch " + variant, [&, p = peer.get(), updates = 0]() mutable -> Result<double> {
+           FB_ASSIGN_OR_RETURN(const TorchOutcome outcome, p->Run(kLearningRate));
+           if (++updates == 1) {
+             FB_RETURN_IF_ERROR(CheckSame("loss", first.sums.loss(), outcome.loss));
+             FB_RETURN_IF_ERROR(CheckSame("gradient norm", first.grad_norm, outcome.grad_norm));
+           }
+           torch_version = outcome.version;
+           return outcome.seconds;
+         }});
+    torches.push_back(std::move(peer));
+  }
+
   options.Say("measuring");
   FB_ASSIGN_OR_RETURN(const std::vector<SideTimes> times, Interleave(sides, options.quick ? 3 : 5));
 
@@ -174,10 +206,7 @@ Result<nlohmann::ordered_json> LearnerBench(const BenchOptions& options) {
   fields["step_seconds"] = ToJson(times[0].seconds);
   fields["step_cpu_seconds"] = ToJson(times[0].cpu_seconds);
   if (!peers.empty()) {
-    size_t fastest = 1;
-    for (size_t i = 1; i < times.size(); ++i) {
-      if (times[i].seconds.median < times[fastest].seconds.median) fastest = i;
-    }
+    const size_t fastest = Fastest(times, 1, torch_at);
     fields["vs_jax"] = times[fastest].seconds.median / times[0].seconds.median;
     fields["vs_jax_cpu_seconds"] = times[fastest].cpu_seconds.median / times[0].cpu_seconds.median;
     auto& jax = fields["jax"];
@@ -188,6 +217,16 @@ Result<nlohmann::ordered_json> LearnerBench(const BenchOptions& options) {
       peer["step_seconds"] = ToJson(times[i + 1].seconds);
       peer["step_cpu_seconds"] = ToJson(times[i + 1].cpu_seconds);
       FB_ASSIGN_OR_RETURN(peer["peak_bytes"], peers[i]->PeakBytes());
+    }
+  }
+  if (!torches.empty()) {
+    const size_t fastest = Fastest(times, torch_at, times.size());
+    fields["vs_torch"] = times[fastest].seconds.median / times[0].seconds.median;
+    auto& torch = fields["torch"];
+    torch["version"] = torch_version;
+    torch["fastest"] = torch_variants[fastest - torch_at];
+    for (size_t i = 0; i < torches.size(); ++i) {
+      torch[torch_variants[i]]["step_seconds"] = ToJson(times[torch_at + i].seconds);
     }
   }
   return fields;
