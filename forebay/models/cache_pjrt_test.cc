@@ -131,7 +131,8 @@ int32_t ArgMax(std::span<const float> row) {
 
 class CacheTest : public testing::Test {
  protected:
-  void SetUp() override { golden_ = LoadGolden(FOREBAY_SOURCE_DIR); }
+  explicit CacheTest(const std::string& family = "llama")
+      : golden_(LoadGolden(FOREBAY_SOURCE_DIR, family)) {}
   void TearDown() override { EXPECT_EQ(TestClient().live_buffers(), 0); }
 
   std::vector<int32_t> Sequence(int i) const {
@@ -150,7 +151,13 @@ class CacheTest : public testing::Test {
   Golden golden_;
 };
 
-TEST_F(CacheTest, GreedyContinuationEqualsTheReference) {
+// What depends on a family's layer, its windows and its rotations.
+class FamilyCacheTest : public CacheTest, public testing::WithParamInterface<std::string> {
+ protected:
+  FamilyCacheTest() : CacheTest(GetParam()) {}
+};
+
+TEST_P(FamilyCacheTest, GreedyContinuationEqualsTheReference) {
   Rig rig(golden_);
   const std::vector<int32_t> prompt = Sequence(1);
   const auto length = static_cast<int32_t>(prompt.size());
@@ -167,7 +174,7 @@ TEST_F(CacheTest, GreedyContinuationEqualsTheReference) {
 }
 
 // Three sequences of different lengths, all decoded from their first token, each in its own slot.
-TEST_F(CacheTest, DecodingEqualsTheForwardPassForEverySlot) {
+TEST_P(FamilyCacheTest, DecodingEqualsTheForwardPassForEverySlot) {
   Rig rig(golden_);
   for (int32_t t = 0; t < 50; ++t) {
     std::vector<int32_t> tokens, positions;
@@ -189,7 +196,7 @@ TEST_F(CacheTest, DecodingEqualsTheForwardPassForEverySlot) {
   }
 }
 
-TEST_F(CacheTest, PrefillInChunksEqualsOnePrefill) {
+TEST_P(FamilyCacheTest, PrefillInChunksEqualsOnePrefill) {
   const std::vector<int32_t> prompt = Sequence(2);  // 50 tokens
   Rig whole(golden_);
   whole.Prefill(Padded(prompt, 64), 2, 0, 50, 64);
@@ -212,6 +219,12 @@ TEST_F(CacheTest, PrefillInChunksEqualsOnePrefill) {
                           std::span(y).subspan(2 * whole.vocab())),
             1e-4);
 }
+
+INSTANTIATE_TEST_SUITE_P(Families, FamilyCacheTest,
+                         testing::Values("llama", "qwen2", "qwen3", "gemma3"),
+                         [](const testing::TestParamInfo<std::string>& info) {
+                           return info.param;
+                         });
 
 TEST_F(CacheTest, IdleSlotsKeepTheirCache) {
   Rig rig(golden_);

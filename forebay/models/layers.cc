@@ -11,15 +11,70 @@ namespace forebay::models {
 
 using xla::Value;
 
+using xla::DType;
+using xla::Values;
+
+namespace {
+
+// [m, k] x [n, k] -> [m, n], [m, k] x [k, n] -> [m, n] and [k, m] x [k, n] -> [m, n], in f32.
+Value DotNT(Value a, Value b) { return xla::DotGeneral(a, b, {{}, {}, {1}, {1}}, DType::kF32); }
+Value DotNN(Value a, Value b) { return xla::DotGeneral(a, b, {{}, {}, {1}, {0}}, DType::kF32); }
+Value DotTN(Value a, Value b) { return xla::DotGeneral(a, b, {{}, {}, {0}, {0}}, DType::kF32); }
+
+// The tanh form: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))).
+Value GeluTanh(Value x) {
+  constexpr double kRoot = 0.7978845608028654;
+  const Value inner = (x + x * x * x * 0.044715) * kRoot;
+  return x * 0.5 * (xla::Tanh(inner) + 1);
+}
+
+Value Gated(Value x, Value gate, Value up, Value down, Value (*activate)(Value)) {
+  const Value active = activate(As(Project(x, gate), DType::kF32));
+  return Project(As(active * As(Project(x, up), DType::kF32), x.dtype()), down);
+}
+
+}  // namespace
+
+Value As(Value x, DType dtype) { return x.dtype() == dtype ? x : xla::Convert(x, dtype); }
+
+Value Project(Value x, Value weight) {
+  if (x.dtype() == DType::kF32 && weight.dtype() == DType::kF32) return xla::Linear(x, weight);
+  const DType narrow = x.dtype();
+  const Value xs[] = {x, weight};
+  return xla::CustomVjp(
+      [=](std::span<const Value> in) -> Values {
+        return {As(DotNT(in[0], As(in[1], narrow)), narrow)};
+      },
+      [=](std::span<const Value> in, std::span<const Value>,
+          std::span<const Value> d_out) -> Values {
+        return {As(DotNN(d_out[0], As(in[1], narrow)), narrow),
+                As(DotTN(d_out[0], in[0]), in[1].dtype())};
+      },
+      xs)[0];
+}
+
+Value Project(Value x, Value weight, Value bias) {
+  return As(As(Project(x, weight), DType::kF32) + As(bias, DType::kF32), x.dtype());
+}
+
 Value RmsNorm(Value x_ND, Value weight_D, double eps) {
-  const Value mean_N1 = xla::ReduceMean(x_ND * x_ND, {-1}, /*keep_dims=*/true);
-  return x_ND * xla::Rsqrt(mean_N1 + eps) * weight_D;
+  const Value x = As(x_ND, DType::kF32);
+  const Value mean_N1 = xla::ReduceMean(x * x, {-1}, /*keep_dims=*/true);
+  return As(x * xla::Rsqrt(mean_N1 + eps) * As(weight_D, DType::kF32), x_ND.dtype());
+}
+
+Value HeadRmsNorm(Value x, Value weight_H, double eps) {
+  const int64_t dim = weight_H.dim(0);
+  const Value heads = xla::Reshape(x, {x.dim(0), x.dim(1) / dim, dim});
+  return xla::Reshape(RmsNorm(heads, weight_H, eps), x.dims());
 }
 
 Value SwiGlu(Value x_ND, Value gate_FD, Value up_FD, Value down_DF) {
-  const Value gate_NF = xla::Linear(x_ND, gate_FD);
-  const Value up_NF = xla::Linear(x_ND, up_FD);
-  return xla::Linear(xla::Silu(gate_NF) * up_NF, down_DF);
+  return Gated(x_ND, gate_FD, up_FD, down_DF, xla::Silu);
+}
+
+Value GeGlu(Value x_ND, Value gate_FD, Value up_FD, Value down_DF) {
+  return Gated(x_ND, gate_FD, up_FD, down_DF, GeluTanh);
 }
 
 RopeTables MakeRopeTables(Value positions_N, std::span<const float> frequencies) {

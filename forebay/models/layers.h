@@ -3,20 +3,41 @@
 // Legend: N tokens (all rows together), D width, F feed-forward width, A heads, H head size.
 // Activations are two-dimensional, [N, D]: matrix products with [B, T, D] cost XLA's CPU compiler a
 // reshape each.
+//
+// Sizes come from the values, not from a model's configuration: a layer runs as well on the local
+// shards of its weights.
+//
+// Activations may be f32 or bf16. Products accumulate in f32; norms, activations and rotations are
+// computed in f32; each result has the dtype of its first argument. Weights may stay f32 (master
+// weights) under bf16 activations.
 #pragma once
 
 #include <span>
 
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
+#include "forebay/xla/shape.h"
 
 namespace forebay::models {
+
+// x, converted if need be.
+xla::Value As(xla::Value x, xla::DType dtype);
+
+// x [N, in] times weight [out, in] -> [N, out]. An f32 weight is rounded for the product with a
+// bf16 x; its gradient is not.
+xla::Value Project(xla::Value x, xla::Value weight);
+// The same plus a bias [out].
+xla::Value Project(xla::Value x, xla::Value weight, xla::Value bias);
 
 // x * weight / sqrt(mean(x^2) + eps), over the last axis.
 xla::Value RmsNorm(xla::Value x_ND, xla::Value weight_D, double eps);
 
-// down(silu(gate(x)) * up(x)), weights [out, in].
+// x [N, A * H]: the same over each head, weight [H].
+xla::Value HeadRmsNorm(xla::Value x, xla::Value weight_H, double eps);
+
+// down(act(gate(x)) * up(x)), weights [out, in], with silu or the tanh form of gelu.
 xla::Value SwiGlu(xla::Value x_ND, xla::Value gate_FD, xla::Value up_FD, xla::Value down_DF);
+xla::Value GeGlu(xla::Value x_ND, xla::Value gate_FD, xla::Value up_FD, xla::Value down_DF);
 
 // cos and sin of each token's angles. Computed once for all layers.
 struct RopeTables {

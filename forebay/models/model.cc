@@ -1,18 +1,48 @@
 #include "forebay/models/model.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
+#include <string_view>
+#include <vector>
 
 #include "forebay/base/status.h"
+#include "forebay/models/gemma3/config.h"
+#include "forebay/models/gemma3/gemma3.h"
 #include "forebay/models/llama/config.h"
 #include "forebay/models/llama/llama.h"
+#include "forebay/models/qwen2/config.h"
+#include "forebay/models/qwen2/qwen2.h"
+#include "forebay/models/qwen3/config.h"
+#include "forebay/models/qwen3/qwen3.h"
 
 namespace forebay::models {
 namespace {
+
+template <typename Family, typename Config>
+Result<std::unique_ptr<Model>> Make(Result<Config> config) {
+  FB_RETURN_IF_ERROR(config.status());
+  return std::unique_ptr<Model>(std::make_unique<Family>(*config));
+}
+
+struct Family {
+  std::string_view architecture, model_type;
+  Result<std::unique_ptr<Model>> (*create)(const std::string& config_json);
+};
+
+constexpr Family kFamilies[] = {
+    {"LlamaForCausalLM", "llama",
+     [](const std::string& json) { return Make<Llama>(ParseLlamaConfig(json)); }},
+    {"Qwen2ForCausalLM", "qwen2",
+     [](const std::string& json) { return Make<Qwen2>(ParseQwen2Config(json)); }},
+    {"Qwen3ForCausalLM", "qwen3",
+     [](const std::string& json) { return Make<Qwen3>(ParseQwen3Config(json)); }},
+    {"Gemma3ForCausalLM", "gemma3_text",
+     [](const std::string& json) { return Make<Gemma3>(ParseGemma3Config(json)); }},
+};
 
 // The entry of "architectures", or "" where the file has none; its "model_type" may still say.
 Result<std::string> Architecture(const std::string& config_json) {
@@ -27,7 +57,10 @@ Result<std::string> Architecture(const std::string& config_json) {
   const auto type = object.find("model_type");
   if (type != object.end() && type->is_string()) {
     const auto name = type->get<std::string>();
-    return name == "llama" ? "LlamaForCausalLM" : name;
+    for (const Family& family : kFamilies) {
+      if (name == family.model_type) return std::string(family.architecture);
+    }
+    return name;
   }
   return InvalidArgument(
       "config.json names no architecture: \"architectures\" must be a list such as "
@@ -38,14 +71,14 @@ Result<std::string> Architecture(const std::string& config_json) {
 
 Result<std::unique_ptr<Model>> Model::Create(const std::string& config_json) {
   FB_ASSIGN_OR_RETURN(const std::string architecture, Architecture(config_json));
-  if (architecture == "LlamaForCausalLM") {
-    FB_ASSIGN_OR_RETURN(LlamaConfig config, ParseLlamaConfig(config_json));
-    return std::unique_ptr<Model>(std::make_unique<Llama>(std::move(config)));
+  std::vector<std::string_view> supported;
+  for (const Family& family : kFamilies) {
+    if (architecture == family.architecture) return family.create(config_json);
+    supported.push_back(family.architecture);
   }
   return InvalidArgument(
-      fmt::format("config.json: the architecture \"{}\" is not supported; supported is "
-                  "LlamaForCausalLM (Llama, SmolLM2)",
-                  architecture.substr(0, 80)));
+      fmt::format("config.json: the architecture \"{}\" is not supported; supported are {}",
+                  architecture.substr(0, 80), fmt::join(supported, ", ")));
 }
 
 }  // namespace forebay::models

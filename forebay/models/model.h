@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
+#include "forebay/xla/shape.h"
 
 namespace forebay::models {
 
@@ -31,10 +33,12 @@ struct ModelConfig {
 };
 
 struct ParamSpec {
-  // As in the Hugging Face checkpoint, or with ".*." for a stacked layer dimension.
+  // As in the Hugging Face checkpoint, or with ".*." for a stacked layer or expert dimension.
   std::string name;
   xla::Shape shape;
-  bool decay = true;  // takes weight decay (matrices do, norms do not)
+  bool decay = true;  // takes weight decay (matrices do, norms and biases do not)
+  // Its value in a new model; empty: random (RandomWeights).
+  std::optional<float> start = {};
 };
 
 // kPerLayer: one parameter a layer, layers unrolled in the program: fastest on the CPU plugin.
@@ -49,6 +53,9 @@ struct ForwardOptions {
   LayerLayout layout = LayerLayout::kPerLayer;
   bool remat = false;  // recompute each layer in the backward pass (kStacked always does)
   AttentionForm attention = AttentionForm::kAuto;
+  // kF32, or kBF16: activations and products in bf16 over f32 parameters (master weights), with
+  // sums, norms, softmax and the gradients of the parameters in f32. Hidden still returns f32.
+  xla::DType compute = xla::DType::kF32;
 };
 
 // The traced parameters of one graph, by ParamSpec name.
@@ -111,8 +118,8 @@ class Model {
 xla::Value ChunkedLogprobs(xla::Value hidden_ND, xla::Value head_VD, xla::Value targets_N,
                            double temperature, int64_t chunk, xla::Value* entropy_N = nullptr);
 
-// Random weights (normal, standard deviation `scale`; norms are 1) for tests and for training from
-// scratch.
+// Random parameters in the layout kPerLayer (normal, standard deviation `scale`; norms and biases
+// have their neutral value) for tests and for training from scratch.
 weights::TensorMap RandomWeights(const Model& model, uint64_t seed, double scale = 0.02);
 
 }  // namespace forebay::models

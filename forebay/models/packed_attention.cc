@@ -39,8 +39,6 @@ Value ZeroPadding(Value x, Value segments_BT) {
   return xla::Select(real, x, xla::Constant(graph, 0, x.dtype()));
 }
 
-Value As(Value x, DType dtype) { return x.dtype() == dtype ? x : xla::Convert(x, dtype); }
-
 Value RotateHeads(Value x, std::span<const Value> xs, int64_t head_dim, double scale,
                   bool inverse) {
   const int64_t tokens = x.dim(0), count = x.dim(1) / head_dim;

@@ -48,14 +48,6 @@ struct RowMask {
 RowMask MakeRowMask(xla::Value segments_BT, AttentionForm form = AttentionForm::kAuto,
                     const AttentionBlocks& blocks = {});
 
-struct ScoreOptions {
-  double scale = 0;    // of the scores; 0: 1 / sqrt(H)
-  double softcap = 0;  // cap * tanh(score / cap); 0: none
-  // How many tokens a query sees, itself included: s32 scalar, empty for all. A value rather than a
-  // number, so that layers with and without a window can share one scan body.
-  xla::Value window;
-};
-
 // query [N, A * H], key and value [N, K * H], before rotation; rope for all N tokens -> [N, A * H],
 // in query's dtype. Scores, softmax and sums are f32, whatever the inputs are.
 xla::Value PackedAttention(xla::Value query, xla::Value key, xla::Value value, const RowMask& mask,

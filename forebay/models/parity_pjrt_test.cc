@@ -1,4 +1,4 @@
-// The Llama family equals the reference implementation: logits, log-probabilities, loss and every
+// Every family equals its reference implementation: logits, log-probabilities, loss and every
 // gradient, packed or apart, in both layouts, with and without recomputation.
 #include <gtest/gtest.h>
 
@@ -21,18 +21,18 @@ namespace {
 using xla::Value;
 
 struct Case {
-  std::string name;
+  std::string family, name;
   ForwardOptions options;
   int64_t rows, length;
   std::vector<int64_t> row_of, start_of;  // of the three sequences
 };
 
-void PrintTo(const Case& c, std::ostream* os) { *os << c.name; }
+void PrintTo(const Case& c, std::ostream* os) { *os << c.family << c.name; }
 
 class ParityTest : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    golden_ = LoadGolden(FOREBAY_SOURCE_DIR);
+    golden_ = LoadGolden(FOREBAY_SOURCE_DIR, GetParam().family);
     for (int i = 0; i < 3; ++i) {
       const auto ids = golden_.reference.at("seq" + std::to_string(i) + ".input_ids").as<int32_t>();
       sequences_.emplace_back(ids.begin(), ids.end());
@@ -121,6 +121,10 @@ TEST_P(ParityTest, LogprobsLossAndGradientsEqualTheReference) {
   }
 }
 
+std::string CaseName(const testing::TestParamInfo<Case>& info) {
+  return info.param.family + info.param.name;
+}
+
 constexpr ForwardOptions kPlain{.layout = LayerLayout::kPerLayer, .remat = false};
 constexpr ForwardOptions kRemat{.layout = LayerLayout::kPerLayer, .remat = true};
 constexpr ForwardOptions kScan{.layout = LayerLayout::kStacked, .remat = true};
@@ -130,19 +134,32 @@ constexpr ForwardOptions kScanBlocks{
 
 // Lengths 37, 23 and 50. A row of 257 needs blocks of unequal size in attention.
 INSTANTIATE_TEST_SUITE_P(
-    Layouts, ParityTest,
-    testing::Values(Case{"Apart", kPlain, 3, 50, {0, 1, 2}, {0, 0, 0}},
-                    Case{"ApartStacked", kScan, 3, 50, {0, 1, 2}, {0, 0, 0}},
-                    Case{"PackedTight", kPlain, 1, 110, {0, 0, 0}, {0, 37, 60}},
-                    Case{"PackedTightRemat", kRemat, 1, 110, {0, 0, 0}, {0, 37, 60}},
-                    Case{"PackedWithGaps", kPlain, 1, 128, {0, 0, 0}, {5, 43, 70}},
-                    Case{"PackedLongRow", kPlain, 1, 257, {0, 0, 0}, {200, 3, 100}},
-                    Case{"PackedLongRowStacked", kScan, 1, 257, {0, 0, 0}, {200, 3, 100}},
-                    Case{"PackedBlocks", kBlocks, 1, 257, {0, 0, 0}, {200, 3, 100}},
-                    Case{"PackedBlocksStacked", kScanBlocks, 1, 300, {0, 0, 0}, {240, 3, 110}},
-                    Case{"TwoRows", kPlain, 2, 80, {0, 0, 1}, {0, 40, 11}},
-                    Case{"TwoRowsStacked", kScan, 2, 80, {0, 0, 1}, {0, 40, 11}}),
-    [](const testing::TestParamInfo<Case>& info) { return info.param.name; });
+    Llama, ParityTest,
+    testing::Values(
+        Case{"llama", "Apart", kPlain, 3, 50, {0, 1, 2}, {0, 0, 0}},
+        Case{"llama", "ApartStacked", kScan, 3, 50, {0, 1, 2}, {0, 0, 0}},
+        Case{"llama", "PackedTight", kPlain, 1, 110, {0, 0, 0}, {0, 37, 60}},
+        Case{"llama", "PackedTightRemat", kRemat, 1, 110, {0, 0, 0}, {0, 37, 60}},
+        Case{"llama", "PackedWithGaps", kPlain, 1, 128, {0, 0, 0}, {5, 43, 70}},
+        Case{"llama", "PackedLongRow", kPlain, 1, 257, {0, 0, 0}, {200, 3, 100}},
+        Case{"llama", "PackedLongRowStacked", kScan, 1, 257, {0, 0, 0}, {200, 3, 100}},
+        Case{"llama", "PackedBlocks", kBlocks, 1, 257, {0, 0, 0}, {200, 3, 100}},
+        Case{"llama", "PackedBlocksStacked", kScanBlocks, 1, 300, {0, 0, 0}, {240, 3, 110}},
+        Case{"llama", "TwoRows", kPlain, 2, 80, {0, 0, 1}, {0, 40, 11}},
+        Case{"llama", "TwoRowsStacked", kScan, 2, 80, {0, 0, 1}, {0, 40, 11}}),
+    CaseName);
+
+std::vector<Case> OtherFamilies() {
+  std::vector<Case> cases;
+  for (const std::string family : {"qwen2", "qwen3", "gemma3"}) {
+    cases.push_back({family, "Apart", kPlain, 3, 50, {0, 1, 2}, {0, 0, 0}});
+    cases.push_back({family, "PackedTightRemat", kRemat, 1, 110, {0, 0, 0}, {0, 37, 60}});
+    cases.push_back({family, "PackedLongRowStacked", kScan, 1, 257, {0, 0, 0}, {200, 3, 100}});
+    cases.push_back({family, "TwoRowsBlocksStacked", kScanBlocks, 2, 80, {0, 0, 1}, {0, 40, 11}});
+  }
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Families, ParityTest, testing::ValuesIn(OtherFamilies()), CaseName);
 
 }  // namespace
 }  // namespace forebay::models

@@ -83,8 +83,8 @@ std::vector<std::vector<float>> TestProgram::Run(std::span<const xla::Value> res
   return values;
 }
 
-Golden LoadGolden(const std::string& source_dir) {
-  const std::string folder = source_dir + "/tests/goldens/parity/llama/";
+Golden LoadGolden(const std::string& source_dir, const std::string& family) {
+  const std::string folder = source_dir + "/tests/goldens/parity/" + family + "/";
   Golden golden;
   golden.config_json = ReadFile(folder + "config.json").value();
   golden.model = Model::Create(golden.config_json).value();

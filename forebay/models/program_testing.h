@@ -44,13 +44,13 @@ class TestProgram {
   std::vector<weights::HostTensor> inputs_;
 };
 
-// tests/goldens/parity/llama under `source_dir`.
+// tests/goldens/parity/FAMILY under `source_dir`.
 struct Golden {
   std::string config_json;
   std::unique_ptr<Model> model;
   weights::TensorMap checkpoint, reference;
 };
-Golden LoadGolden(const std::string& source_dir);
+Golden LoadGolden(const std::string& source_dir, const std::string& family = "llama");
 
 // Sequences laid out in rows for training.
 struct PackedRows {

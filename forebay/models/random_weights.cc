@@ -27,8 +27,9 @@ weights::TensorMap RandomWeights(const Model& model, uint64_t seed, double scale
     const std::span<float> values(reinterpret_cast<float*>(bytes.data()),
                                   static_cast<size_t>(spec.shape.elements()));
     Rng rng(DeriveSeed(seed, HashName(spec.name)));
-    const bool norm = spec.shape.rank() == 1;
-    for (float& value : values) value = norm ? 1.0F : static_cast<float>(scale * rng.Normal());
+    for (float& value : values) {
+      value = spec.start ? *spec.start : static_cast<float>(scale * rng.Normal());
+    }
     tensors[spec.name] = tensor;
   }
   return tensors;

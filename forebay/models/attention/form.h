@@ -46,9 +46,6 @@ xla::Value RotateHeads(xla::Value x, std::span<const xla::Value> xs, int64_t hea
 // x [N, n] with zeros where the segment is 0.
 xla::Value ZeroPadding(xla::Value x, xla::Value segments_BT);
 
-// x, converted if need be.
-xla::Value As(xla::Value x, xla::DType dtype);
-
 // cap * tanh(x / cap), or x without a cap. And the factor of its gradient, from its result: 1 - (y
 // / cap)^2.
 xla::Value SoftCap(xla::Value x, double cap);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "forebay/models/attention/form.h"
+#include "forebay/models/layers.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"

@@ -1,5 +1,5 @@
 // Checkpoints go in and out whole, or not at all.
-#include "forebay/models/llama/weight_map.h"
+#include "forebay/models/weight_map.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,219 @@
+// Decoder over packed training rows, and its weights. (Over caches: decoder_cache.cc.)
+//
+// Legend: B rows, T tokens in a row, N = B * T, D width, L layers.
+#include "forebay/models/decoder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "forebay/base/check.h"
+#include "forebay/base/status.h"
+#include "forebay/models/attention.h"
+#include "forebay/models/layers.h"
+#include "forebay/models/model.h"
+#include "forebay/models/packed_attention.h"
+#include "forebay/models/weight_map.h"
+#include "forebay/weights/snapshot.h"
+#include "forebay/xla/graph.h"
+#include "forebay/xla/ops.h"
+#include "forebay/xla/shape.h"
+
+namespace forebay::models {
+
+using xla::DType;
+using xla::Value;
+using xla::Values;
+
+namespace {
+
+// The parameter, or a poisoned value with the reason on the graph.
+Value Param(xla::Graph& graph, const ParamValues& params, std::string_view name) {
+  const auto it = params.find(std::string(name));
+  if (it != params.end()) return it->second;
+  return graph.Fail(
+      fmt::format("the model is missing the parameter {}; Model::Params lists all", name));
+}
+
+}  // namespace
+
+std::vector<LayerKind> WindowKinds(std::span<const int64_t> windows) {
+  std::vector<LayerKind> kinds;
+  kinds.reserve(windows.size());
+  for (const int64_t window : windows) kinds.push_back({.window = window});
+  return kinds;
+}
+
+Value LayerWeights::operator[](std::string_view suffix) const {
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].suffix == suffix) return values_[i];
+  }
+  FB_CHECK(false, fmt::format("no layer weight {}", suffix));
+}
+
+struct Decoder::Shared {
+  RowMask mask;
+  std::vector<RopeTables> ropes;
+  // Each layer's kind; a window that covers the row is none.
+  std::vector<LayerKind> kinds;
+};
+
+Values Decoder::LayerValues(xla::Graph& graph, const ParamValues& params, int64_t layer) const {
+  Values values;
+  for (const LayerTensor& tensor : spec_.map.tensors) {
+    values.push_back(Param(graph, params, LayerName(layer, tensor.suffix)));
+  }
+  return values;
+}
+
+Value Decoder::Norm(Value x, Value weight) const { return RmsNorm(x, weight, eps()); }
+
+// Rows of the embedding table, with zeros where `real_N` is false: whatever padding tokens hold (an
+// id out of range, a row of NaN), nothing of it enters the products that attention sums over.
+Value Decoder::Embed(const ParamValues& params, Value tokens_N, Value real_N) const {
+  xla::Graph& graph = *tokens_N.graph();
+  const Value table = Param(graph, params, kEmbedName);
+  if (!graph.status().ok()) return graph.Fail("see the first error");
+  const Value x = xla::Select(xla::ExpandDims(real_N, 1), xla::Take(table, tokens_N),
+                              xla::Constant(graph, 0, table.dtype()));
+  return spec_.embed_scale == 1 ? x : x * spec_.embed_scale;
+}
+
+Value Decoder::Finish(const ParamValues& params, Value x_ND) const {
+  return Norm(As(x_ND, DType::kF32), Param(*x_ND.graph(), params, kFinalNormName));
+}
+
+Value Decoder::RunPackedLayer(const Shared& shared, std::span<const Value> weights, Value x,
+                              const RopeTables& rope, Value window) const {
+  const int64_t dim = config().head_dim;
+  const AttendFn attend = [&](Value query, Value key, Value value) {
+    const HeadShape heads{query.dim(1) / dim, key.dim(1) / dim, dim};
+    return PackedAttention(query, key, value, shared.mask, rope, heads, Scores(window));
+  };
+  return RunLayer(LayerWeights(spec_.map.tensors, weights), x, attend);
+}
+
+Value Decoder::RunStacked(const Shared& shared, const ParamValues& params, Value x) const {
+  xla::Graph& graph = *x.graph();
+  const std::vector<LayerKind>& kinds = shared.kinds;
+  Values xs = LayerValues(graph, params, -1);
+  const size_t weights = xs.size();
+  const bool alike = std::ranges::all_of(kinds, [&](const LayerKind& k) { return k == kinds[0]; });
+  if (!alike) {
+    // What differs becomes data, so that one body serves all layers.
+    std::vector<int32_t> windows, ropes;
+    for (const LayerKind& kind : kinds) {
+      windows.push_back(kind.window == 0 ? std::numeric_limits<int32_t>::max()
+                                         : static_cast<int32_t>(kind.window));
+      ropes.push_back(kind.rope);
+    }
+    const auto layers = static_cast<int64_t>(kinds.size());
+    xs.push_back(xla::ConstantArrayS32(graph, windows, {layers}));
+    xs.push_back(xla::ConstantArrayS32(graph, ropes, {layers}));
+  }
+  const auto step = [&](std::span<const Value> in) -> Values {
+    const std::span<const Value> own = in.subspan(1, weights);
+    if (alike) {
+      const Value window =
+          kinds[0].window == 0
+              ? Value()
+              : xla::Constant(graph, static_cast<double>(kinds[0].window), DType::kS32);
+      return {RunPackedLayer(shared, own, in[0], shared.ropes[static_cast<size_t>(kinds[0].rope)],
+                             window)};
+    }
+    RopeTables rope = shared.ropes[0];
+    for (size_t i = 1; i < shared.ropes.size(); ++i) {
+      const Value here =
+          xla::Compare(in[weights + 2], xla::Constant(graph, static_cast<double>(i), DType::kS32),
+                       xla::Comparison::kEq);
+      rope = {xla::Select(here, shared.ropes[i].cos_NH, rope.cos_NH),
+              xla::Select(here, shared.ropes[i].sin_NH, rope.sin_NH)};
+    }
+    return {RunPackedLayer(shared, own, in[0], rope, in[weights + 1])};
+  };
+  const Value carry[] = {x};
+  return xla::Scan(step, carry, xs)[0];
+}
+
+Value Decoder::Hidden(const ParamValues& params, const PackedInputs& inputs,
+                      const ForwardOptions& options) const {
+  xla::Graph& graph = *inputs.tokens_BT.graph();
+  const int64_t rows = inputs.tokens_BT.dim(0), length = inputs.tokens_BT.dim(1);
+  const auto flat = [&](Value x_BT) { return xla::Reshape(x_BT, {rows * length}); };
+  const Value real_N = xla::Compare(flat(inputs.segments_BT), xla::Constant(graph, 0, DType::kS32),
+                                    xla::Comparison::kNe);
+
+  // Behind a barrier, or XLA computes the mask and the angles again in each layer's fusions.
+  Shared shared{
+      .mask = MakeRowMask(inputs.segments_BT, options.attention), .ropes = {}, .kinds = {}};
+  Values tables = shared.mask.values;
+  for (const std::vector<float>& frequencies : spec_.frequencies) {
+    const RopeTables rope = MakeRopeTables(flat(inputs.positions_BT), frequencies);
+    tables.push_back(rope.cos_NH);
+    tables.push_back(rope.sin_NH);
+  }
+  tables = xla::OptimizationBarrier(tables);
+  const size_t masks = shared.mask.values.size();
+  std::copy_n(tables.begin(), masks, shared.mask.values.begin());
+  for (size_t i = masks; i < tables.size(); i += 2) {
+    shared.ropes.push_back({tables[i], tables[i + 1]});
+  }
+  for (LayerKind kind : spec_.kinds) {
+    if (kind.window >= length) kind.window = 0;
+    shared.kinds.push_back(kind);
+  }
+
+  Value x = As(Embed(params, flat(inputs.tokens_BT), real_N), options.compute);
+  if (options.layout == LayerLayout::kStacked) {
+    x = RunStacked(shared, params, x);
+  } else {
+    for (size_t layer = 0; layer < shared.kinds.size(); ++layer) {
+      const LayerKind& kind = shared.kinds[layer];
+      const auto body = [&](std::span<const Value> xs) -> Values {
+        const Value window =
+            kind.window == 0 ? Value()
+                             : xla::Constant(graph, static_cast<double>(kind.window), DType::kS32);
+        return {RunPackedLayer(shared, xs.subspan(1), xs[0],
+                               shared.ropes[static_cast<size_t>(kind.rope)], window)};
+      };
+      Values xs = LayerValues(graph, params, static_cast<int64_t>(layer));
+      xs.insert(xs.begin(), x);
+      x = options.remat ? xla::Remat(body, xs)[0] : body(xs)[0];
+    }
+  }
+  // Zero at padding: so is its gradient, even if a loss sends NaN here.
+  const Value hidden = xla::Select(xla::ExpandDims(real_N, 1), Finish(params, x),
+                                   xla::Constant(graph, 0, DType::kF32));
+  return xla::Reshape(hidden, {rows, length, config().width});
+}
+
+Value Decoder::Head(const ParamValues& params) const {
+  const std::string_view name = config().tied_embedding ? kEmbedName : kHeadName;
+  const auto it = params.find(std::string(name));
+  if (it != params.end()) return it->second;
+  FB_CHECK(!params.empty(), "Head needs the parameters of a graph");
+  return Param(*params.begin()->second.graph(), params, name);
+}
+
+std::vector<ParamSpec> Decoder::Params(LayerLayout layout) const {
+  return ParamsOf(spec_.map, layout);
+}
+
+Result<weights::TensorMap> Decoder::FromCheckpoint(const weights::TensorMap& tensors,
+                                                   LayerLayout layout) const {
+  return ParamsFromCheckpoint(spec_.map, tensors, layout);
+}
+
+Result<weights::TensorMap> Decoder::ToCheckpoint(const weights::TensorMap& params,
+                                                 LayerLayout layout) const {
+  return ParamsToCheckpoint(spec_.map, params, layout);
+}
+
+}  // namespace forebay::models

@@ -1,0 +1,63 @@
+#include "forebay/models/parallel.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "forebay/models/layers.h"
+#include "forebay/xla/collectives.h"
+#include "forebay/xla/graph.h"
+#include "forebay/xla/ops.h"
+#include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
+
+namespace forebay::models {
+
+using xla::Value;
+
+xla::Axes TokenAxes() {
+  return {xla::kDataAxis, xla::kFsdpAxis, xla::kExpertAxis, xla::kContextAxis};
+}
+
+xla::PartitionSpec RowsPartition() {
+  return {xla::Axes{xla::kDataAxis, xla::kFsdpAxis, xla::kExpertAxis}, xla::kContextAxis};
+}
+
+Value Parallel::Gather(Value weight, const xla::PartitionSpec& partition, xla::DType dtype) const {
+  if (!on_) return weight;
+  const xla::Axes fsdp = xla::kFsdpAxis;
+  for (size_t i = 0; i < partition.dims().size(); ++i) {
+    if (partition.dims()[i] != fsdp) continue;
+    return xla::AllGather(As(weight, dtype), fsdp, static_cast<int>(i));
+  }
+  return weight;
+}
+
+Value Parallel::Enter(Value x) const {
+  return on_ ? xla::AllGather(x, xla::kTensorAxis, 0) : x;
+}
+
+Value Parallel::Leave(Value partial) const {
+  return on_ ? xla::ReduceScatter(partial, xla::kTensorAxis, 0) : partial;
+}
+
+Value Parallel::Sum(Value partial) const {
+  return on_ ? xla::Psum(partial, xla::kTensorAxis) : partial;
+}
+
+Value Parallel::Max(Value x) const { return on_ ? xla::PMax(x, xla::kTensorAxis) : x; }
+
+Parallel::Local Parallel::ToLocal(Value index, int64_t rows) const {
+  xla::Graph& graph = *index.graph();
+  const auto number = [&](int64_t n) {
+    return xla::Constant(graph, static_cast<double>(n), xla::DType::kS32);
+  };
+  if (on_) index = index - xla::AxisIndex(graph, xla::kTensorAxis) * static_cast<double>(rows);
+  const Value mine = xla::And(xla::Compare(index, number(0), xla::Comparison::kGe),
+                              xla::Compare(index, number(rows), xla::Comparison::kLt));
+  return {.index = xla::Min(xla::Max(index, number(0)), number(rows - 1)), .mine = mine};
+}
+
+}  // namespace forebay::models

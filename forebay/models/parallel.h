@@ -1,0 +1,58 @@
+// Parallel: how a training forward pass is spread over the devices of a mesh, as the few steps in
+// which it differs from one device. docs/sharding.md explains it.
+//
+//   rows of a batch                                    over data, fsdp and expert
+//   tokens of a row                                    over context
+//   heads, features of a feed-forward layer, words of the vocabulary     over tensor
+//   tokens between those layers (norms, residual sums)                   over tensor as well
+//   matrices        over tensor as above and over fsdp in the other dimension; a layer gathers them
+//                   from fsdp when it runs, and their gradients come back summed and scattered
+//   experts         over expert
+//
+// Legend: N tokens of the rows that the devices along tensor share, M = N / tensor, D width, V
+// vocabulary.
+#pragma once
+
+#include "forebay/models/model.h"
+#include "forebay/xla/graph.h"
+#include "forebay/xla/ops.h"
+#include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
+
+namespace forebay::models {
+
+// The axes over which tokens are spread; what is summed over tokens is summed over them.
+xla::Axes TokenAxes();
+// Of arrays [B, T] with one number a token.
+xla::PartitionSpec RowsPartition();
+
+class Parallel {
+ public:
+  // `on`: in the body of a ShardMap over a mesh with all of Forebay's axes. Else every step is the
+  // identity.
+  explicit Parallel(bool on = false) : on_(on) {}
+
+  // This device's part of a weight -> what a layer uses: split over tensor and expert alone.
+  // Converted to `dtype` before it travels.
+  xla::Value Gather(xla::Value weight, const xla::PartitionSpec& partition, xla::DType dtype) const;
+  // [M, D] -> [N, D]: before products whose results are split over tensor.
+  xla::Value Enter(xla::Value x) const;
+  // [N, D], of which each device along tensor has a term -> their sum, [M, D]: after products that
+  // sum over what is split over tensor. kInvalidArgument (on the graph): N is no multiple of tensor.
+  xla::Value Leave(xla::Value partial) const;
+  // The same with the whole sum on each device, [N, ...] -> [N, ...].
+  xla::Value Sum(xla::Value partial) const;
+  xla::Value Max(xla::Value x) const;  // no gradient
+
+  // For rows `first` on of a table of `rows` a device: each index as one of this device's rows, and
+  // whether it is.
+  struct Local {
+    xla::Value index, mine;
+  };
+  Local ToLocal(xla::Value index, int64_t rows) const;
+
+ private:
+  bool on_;
+};
+
+}  // namespace forebay::models

@@ -1,0 +1,38 @@
+#include "forebay/models/qwen2/qwen2.h"
+
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "forebay/models/decoder.h"
+#include "forebay/models/layers.h"
+#include "forebay/models/qwen2/config.h"
+#include "forebay/models/qwen2/weight_map.h"
+#include "forebay/models/rope.h"
+#include "forebay/models/weight_map.h"
+#include "forebay/xla/graph.h"
+
+namespace forebay::models {
+
+using xla::Value;
+
+Qwen2::Qwen2(const Qwen2Config& config)
+    : Decoder(
+          {.map = {.config = config.base, .tensors = Qwen2LayerTensors(config)},
+           .frequencies = {RopeFrequencies(config.base.rope_theta, config.base.head_dim,
+                                           config.rope_scaling ? &*config.rope_scaling : nullptr)},
+           .kinds = WindowKinds(config.windows)}) {}
+
+Value Qwen2::RunLayer(const LayerWeights& weights, Value x_ND, const AttendFn& attend) const {
+  const Value normed = Norm(x_ND, weights["input_layernorm.weight"]);
+  const Value attended =
+      attend(Project(normed, weights["self_attn.q_proj.weight"], weights["self_attn.q_proj.bias"]),
+             Project(normed, weights["self_attn.k_proj.weight"], weights["self_attn.k_proj.bias"]),
+             Project(normed, weights["self_attn.v_proj.weight"], weights["self_attn.v_proj.bias"]));
+  const Value middle = x_ND + Project(attended, weights["self_attn.o_proj.weight"]);
+  return middle + SwiGlu(Norm(middle, weights["post_attention_layernorm.weight"]),
+                         weights["mlp.gate_proj.weight"], weights["mlp.up_proj.weight"],
+                         weights["mlp.down_proj.weight"]);
+}
+
+}  // namespace forebay::models

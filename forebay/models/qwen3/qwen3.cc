@@ -1,0 +1,39 @@
+#include "forebay/models/qwen3/qwen3.h"
+
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "forebay/models/decoder.h"
+#include "forebay/models/layers.h"
+#include "forebay/models/qwen3/config.h"
+#include "forebay/models/qwen3/weight_map.h"
+#include "forebay/models/rope.h"
+#include "forebay/models/weight_map.h"
+#include "forebay/xla/graph.h"
+
+namespace forebay::models {
+
+using xla::Value;
+
+Qwen3::Qwen3(const Qwen3Config& config)
+    : Decoder(
+          {.map = {.config = config.base, .tensors = Qwen3LayerTensors(config)},
+           .frequencies = {RopeFrequencies(config.base.rope_theta, config.base.head_dim,
+                                           config.rope_scaling ? &*config.rope_scaling : nullptr)},
+           .kinds = WindowKinds(config.windows)}) {}
+
+Value Qwen3::RunLayer(const LayerWeights& weights, Value x_ND, const AttendFn& attend) const {
+  const Value normed = Norm(x_ND, weights["input_layernorm.weight"]);
+  const Value query = Project(normed, weights["self_attn.q_proj.weight"]);
+  const Value key = Project(normed, weights["self_attn.k_proj.weight"]);
+  const Value attended = attend(HeadRmsNorm(query, weights["self_attn.q_norm.weight"], eps()),
+                                HeadRmsNorm(key, weights["self_attn.k_norm.weight"], eps()),
+                                Project(normed, weights["self_attn.v_proj.weight"]));
+  const Value middle = x_ND + Project(attended, weights["self_attn.o_proj.weight"]);
+  return middle + SwiGlu(Norm(middle, weights["post_attention_layernorm.weight"]),
+                         weights["mlp.gate_proj.weight"], weights["mlp.up_proj.weight"],
+                         weights["mlp.down_proj.weight"]);
+}
+
+}  // namespace forebay::models
