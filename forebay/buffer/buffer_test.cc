@@ -283,7 +283,8 @@ TEST_P(BufferTest, InvalidAndOversizedTrajectoriesAreRefusedAndStayInFlight) {
 // About 16 KiB, so that few of them fill the smallest buffer.
 Trajectory Large(const TrajectoryId& id) { return SimpleTrajectory(id, 1, 4000, 4); }
 
-// The smallest buffer there is: four segments of 64 KiB.
+// The smallest buffer there is: five segments of 64 KiB.
+constexpr int64_t kSmallestBytes = 5 << 16;
 BufferOptions Smallest(BufferOptions options) {
   options.memory_bytes_max = options.disk_bytes_max = 1;
   return options;
@@ -306,9 +307,9 @@ TEST_P(BufferTest, BackpressureWaitsWithoutAThreadUntilTheDeadlineOrRoom) {
   ASSERT_GE(fitted, 4);
   EXPECT_LE(fitted, 16);
   EXPECT_EQ(full.code(), StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(full.message(), HasSubstr("of 262144 bytes of"));
-  EXPECT_LE(buffer->stats().memory_bytes, 262144);
-  EXPECT_LE(buffer->stats().disk_bytes, 262144);
+  EXPECT_THAT(full.message(), HasSubstr("of 327680 bytes of"));
+  EXPECT_LE(buffer->stats().memory_bytes, kSmallestBytes);
+  EXPECT_LE(buffer->stats().disk_bytes, kSmallestBytes);
   EXPECT_EQ(buffer->ledger().in_flight, 1);
   EXPECT_EQ(buffer->ledger().pending, fitted);
   // The attempt is still in flight: this append gets through once a batch was trained on.

@@ -12,11 +12,12 @@
 #include "forebay/base/file.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/log/file.h"
+#include "forebay/buffer/log/segment.h"
 
 namespace forebay::buffer {
 
 // Larger files are not read: no segment and no state file is.
-inline constexpr int64_t kToolFileBytesMax = int64_t{2} << 30;
+inline constexpr int64_t kToolFileBytesMax = kSegmentBytesMax;
 
 // A file that may be anything and may change while it is read: opened without waiting (a pipe would
 // block), refused unless it is a regular file. What writes fails as kFailedPrecondition.

@@ -106,7 +106,7 @@ std::vector<Field> Fields(Config& c) {
       {"buffer.disk_mb_max", &c.buffer.disk_mb_max,
        "MiB of segments on disk; appends wait above it until a checkpoint makes room", 16, 1 << 26},
       {"buffer.segment_mb", &c.buffer.segment_mb,
-       "MiB of one log segment; less with durability os (16 at most) or memory (1), and where four "
+       "MiB of one log segment; less with durability os (16 at most) or memory (1), and where five "
        "would not fit the limit",
        1, 1024},
       {"buffer.record_mb_max", &c.buffer.record_mb_max,

@@ -29,11 +29,9 @@
 namespace forebay::buffer {
 namespace {
 
-// One that is written, one that is kept for notes, one that comes next, one that is recycled.
-constexpr int64_t kSegmentsMin = 4;
+// One that is written, two that are kept for notes, one that comes next, one that is recycled.
+constexpr int64_t kSegmentsMin = 5;
 constexpr int64_t kSegmentBytesMin = int64_t{64} << 10;
-// An offset in a segment is 32 bits of 64 bytes.
-constexpr int64_t kSegmentBytesMax = int64_t{1} << 37;
 // In memory, small ones: what was just read is still in the cache when it is written again. Mapped
 // ones too, and their pages are still dirty and mapped.
 constexpr int64_t kMemorySegmentBytes = int64_t{1} << 20;
@@ -58,12 +56,16 @@ Status Core::CheckOptions(const BufferOptions& options) {
   if (options.max_staleness < 0) {
     return InvalidArgument(fmt::format("max_staleness is {}: at least 0", options.max_staleness));
   }
-  if (options.segment_bytes < 1 || options.segment_bytes > kSegmentBytesMax ||
-      options.memory_bytes_max < 1 || options.disk_bytes_max < 1 || options.record_bytes_max < 1) {
+  if (options.segment_bytes < 1 || options.segment_bytes > kSegmentBytesMax) {
+    return InvalidArgument(fmt::format("segment_bytes is {}: 1 to {} ({} GiB)",
+                                       options.segment_bytes, kSegmentBytesMax,
+                                       kSegmentBytesMax >> 30));
+  }
+  if (options.memory_bytes_max < 1 || options.disk_bytes_max < 1 || options.record_bytes_max < 1) {
     return InvalidArgument(
-        fmt::format("memory_bytes_max, disk_bytes_max and record_bytes_max must be positive, "
-                    "segment_bytes within 1 to {}",
-                    kSegmentBytesMax));
+        fmt::format("memory_bytes_max is {}, disk_bytes_max {} and record_bytes_max {}: each must "
+                    "be positive",
+                    options.memory_bytes_max, options.disk_bytes_max, options.record_bytes_max));
   }
   if (options.durability != Durability::kMemory && options.folder.empty()) {
     return InvalidArgument("a durable buffer needs a folder");
@@ -118,13 +120,6 @@ Result<std::unique_ptr<Core>> Core::Open(FileSystem* files, const BufferOptions&
     core->folder_lock_ = std::move(lock);
     core->states_ = std::move(states);
     FB_RETURN_IF_ERROR(core->StartLog(files, std::move(recovered)));
-    // Everything that recovery decided is durable before anybody builds on it.
-    {
-      AdaptiveLock recycle(core->recycle_mutex_);
-      // Twice: it is in no record, and the damage of one state must not undo it.
-      FB_RETURN_IF_ERROR(core->WriteState());
-      FB_RETURN_IF_ERROR(core->WriteState());
-    }
   }
   core->Maintain();
   if (!manual) core->keeper_ = std::thread([c = core.get()] { c->Keep(); });
@@ -174,10 +169,10 @@ void Core::Run(Calls& calls) {
   calls.clear();
 }
 
-Status Core::RefusalLocked() const {
-  if (!failed_.ok()) return failed_;
-  if (closed_) return Unavailable("the buffer is closed");
-  return OkStatus();
+Status Core::RefusalLocked() const { return failed_.ok() ? ClosedLocked() : failed_; }
+
+Status Core::ClosedLocked() const {
+  return closed_ ? Unavailable("the buffer is closed") : OkStatus();
 }
 
 // False: it is not in the log, which has failed.

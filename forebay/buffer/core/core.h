@@ -107,7 +107,8 @@ class Core : public Buffer {
   Status StartLog(FileSystem* files, Recovered recovered);
   bool logged() const { return options_.durability != Durability::kMemory; }
 
-  Status RefusalLocked() const FB_REQUIRES(mutex_);
+  Status RefusalLocked() const FB_REQUIRES(mutex_);  // of what must be logged
+  Status ClosedLocked() const FB_REQUIRES(mutex_);
   bool Note(RecordHeader header, std::string_view payload = {}, Done done = {}) FB_REQUIRES(mutex_);
   void EndWithoutTraining(const TrajectoryId& id, RejectReason reason, const Done& done);
   void NoteRejected(const std::vector<TrajectoryId>& ids, RejectReason reason, Calls& calls)

@@ -126,7 +126,7 @@ void Core::Maintain() {
 // if need be.
 bool Core::NeedsRoom() const {
   if (log_->HasRoom() || !log_->failed().ok()) return false;
-  if (log_->OutOfSpares() || log_->stats().disk_bytes > options_.disk_bytes_max) return true;
+  if (log_->OutOfSpares() || log_->disk_bytes() > options_.disk_bytes_max) return true;
   AdaptiveLock lock(mutex_);
   return !waiting_.empty();
 }

@@ -174,9 +174,11 @@ Result<Batch> Core::Lease(int64_t groups, int64_t learner_version, TimePoint dea
     std::optional<Leasing> leasing;
     {
       AdaptiveLock lock(mutex_);
-      FB_RETURN_IF_ERROR(RefusalLocked());
+      FB_RETURN_IF_ERROR(ClosedLocked());
       if (!lease_error_.ok()) return std::exchange(lease_error_, OkStatus());
       if (std::optional<Batch> batch = HandOut()) return *std::move(batch);
+      // A failed log keeps what it has: batches that are leased in it can still be trained on.
+      if (leasing_ == 0 && table_.NextToHandOut() == nullptr) FB_RETURN_IF_ERROR(failed_);
       if (leasing_ == 0) leasing = StartLease(groups, learner_version, calls);
       if (!leasing && calls.empty() && !(manual_ && leasing_ != 0)) {
         FB_RETURN_IF_ERROR(WaitForLease(groups, deadline, unblocked));
@@ -390,7 +392,7 @@ Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
     std::optional<int64_t> take_id;
     {
       AdaptiveLock lock(mutex_);
-      FB_RETURN_IF_ERROR(RefusalLocked());
+      FB_RETURN_IF_ERROR(ClosedLocked());
       if (!readers_paused_) {
         NoteRejected(table_.RejectStale(options.learner_version, options_.max_staleness),
                      RejectReason::kStale, calls);
@@ -400,6 +402,7 @@ Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
         }
       }
       if (!take_id && calls.empty()) {
+        FB_RETURN_IF_ERROR(failed_);  // nothing more will come
         if (manual_) return LeaseTimedOut(options.groups);
         FB_RETURN_IF_ERROR(WaitForGroups(options.groups, deadline, unblocked));
         continue;

@@ -38,6 +38,13 @@ class FaultTest : public testing::Test {
     ASSERT_TRUE(core.ok()) << core.status().ToString();
     core_ = std::move(*core);
   }
+  // The keeper tells of it.
+  void WaitForFailure() const {
+    for (const TimePoint late = In(30); events_.Failures().empty() && Now() < late;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
   SimDisk disk_{1};
   Events events_;
   std::unique_ptr<Core> core_;
@@ -52,10 +59,7 @@ TEST_F(FaultTest, AfterAFailedWriteNothingIsAcknowledgedAndReadsGoOn) {
   const Status refused = AppendAndWait(*core_, SimpleTrajectory(TestId(1, 0), 1));
   EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
   EXPECT_THAT(refused.message(), HasSubstr("sealed and never retried"));
-  // The keeper tells.
-  for (const TimePoint late = In(30); events_.Failures().empty() && Now() < late;) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+  WaitForFailure();
   ASSERT_EQ(events_.Failures().size(), 1U);
   disk_.SetFaults({});  // too late: the device may have dropped what it was given
   EXPECT_EQ(AppendAndWait(*core_, SimpleTrajectory(TestId(1, 1), 1)).code(),
@@ -68,6 +72,38 @@ TEST_F(FaultTest, AfterAFailedWriteNothingIsAcknowledgedAndReadsGoOn) {
   Open();
   EXPECT_GE(core_->ledger().pending, 2);
   EXPECT_TRUE(core_->Lease(1, 1, In(60)).ok());
+}
+
+// What needs no record: batches whose lease is in the log, and takes, which are at least once.
+TEST_F(FaultTest, AfterAFailedWriteWhatIsThereCanStillBeRead) {
+  Open();
+  for (int64_t group = 0; group < 4; ++group) ASSERT_TRUE(PlayGroup(*core_, group, 2, 1).ok());
+  ASSERT_TRUE(core_->Lease(1, 1, In(60)).ok());
+  core_->Close();
+  disk_.Kill();
+  Open();  // the first batch is a replay
+  ASSERT_TRUE(core_->Dispatch(TestId(4, 0)).ok());
+  disk_.SetFaults({.write_error = 1000});
+  EXPECT_EQ(AppendAndWait(*core_, SimpleTrajectory(TestId(4, 0), 1)).code(),
+            StatusCode::kUnavailable);
+  WaitForFailure();
+  const Result<Batch> replay = core_->Lease(1, 1, In(60));
+  ASSERT_TRUE(replay.ok()) << replay.status().ToString();
+  EXPECT_TRUE(replay->replay);
+  EXPECT_EQ(core_->ReadBatch(1, 0, 1)->trajectories.size(), 2U);
+  EXPECT_TRUE(core_->MarkTrained(1).ok());
+  EXPECT_EQ(core_->Lease(1, 1, In(60)).status().code(), StatusCode::kUnavailable);
+  const Result<Taken> taken = core_->Take({.groups = 2}, In(60));
+  ASSERT_TRUE(taken.ok()) << taken.status().ToString();
+  EXPECT_EQ(taken->trajectories.size(), 4U);
+  EXPECT_EQ(core_->Acknowledge(taken->take_id).code(), StatusCode::kUnavailable);
+  // At once: nothing more will come.
+  EXPECT_EQ(core_->Take({.groups = 2}, In(600)).status().code(), StatusCode::kUnavailable);
+  // The checkpoint is the truth about the batch, not the log that could not be told.
+  Open(1);
+  EXPECT_EQ(core_->ledger().trained, 2);
+  EXPECT_EQ(core_->ledger().pending, 6);
+  EXPECT_TRUE(core_->ledger().balanced());
 }
 
 TEST_F(FaultTest, AWriteErrorFailsTheLogAndWakesTheLearner) {
@@ -148,6 +184,54 @@ TEST_F(FaultTest, ADiskThatCannotOpenIsAnErrorOfOpen) {
   Recovery recovery;
   const auto core = Core::Open(&disk_, {.folder = "log"}, 0, events_.Listener(), &recovery);
   EXPECT_EQ(core.status().code(), StatusCode::kResourceExhausted);
+}
+
+// A reader that comes back after a restart of the buffer must not end a take of somebody else.
+TEST_F(FaultTest, ALateAcknowledgementFindsNoTakeOfTheNextProcess) {
+  Open();
+  for (int64_t group = 0; group < 2; ++group) ASSERT_TRUE(PlayGroup(*core_, group, 2, 1).ok());
+  const int64_t before = core_->Take({.groups = 1}, In(60))->take_id;
+  disk_.Kill();
+  Open();
+  const int64_t now = core_->Take({.groups = 1}, In(60))->take_id;
+  EXPECT_GT(now, before);
+  EXPECT_EQ(core_->Acknowledge(before).code(), StatusCode::kNotFound);
+  EXPECT_EQ(core_->GiveBack(before).code(), StatusCode::kNotFound);
+  EXPECT_EQ(core_->ledger().trained, 0);
+  EXPECT_TRUE(core_->Acknowledge(now).ok());
+  core_->Close();  // flushed
+  // Nor after several starts that did nothing else.
+  for (int start = 0; start < 3; ++start) {
+    disk_.Kill();
+    Open();
+  }
+  const int64_t later = core_->Take({.groups = 1}, In(60))->take_id;
+  EXPECT_EQ(core_->Acknowledge(now).code(), StatusCode::kNotFound);
+  EXPECT_TRUE(core_->Acknowledge(later).ok());
+  EXPECT_EQ(core_->ledger().trained, 4);
+}
+
+// Nothing can be lost with a segment that never had a record.
+TEST_F(FaultTest, AHeaderDamagedBeforeTheFirstRecordIsNoLoss) {
+  ASSERT_TRUE(disk_.MakeFolder("log").ok());
+  const std::string path = "log/segment-0000000009.log";
+  const auto file = disk_.Create(path, 1 << 16, false);
+  ASSERT_TRUE((*file)->Write(0, "not the header of a segment").ok());
+  Recovery recovery;
+  const auto core =
+      Core::Open(&disk_, {.folder = "log", .segment_bytes = 1 << 16}, 0, {}, &recovery, true);
+  ASSERT_TRUE(core.ok()) << core.status().ToString();
+  EXPECT_THAT(recovery.notes, testing::Contains(HasSubstr("never had a record")));
+  EXPECT_EQ(recovery.quarantined_records, 0);
+  EXPECT_EQ(disk_.List("log/quarantine")->size(), 1U);
+  EXPECT_FALSE(disk_.Open(path).ok());
+}
+
+TEST_F(FaultTest, SegmentsThatTheToolsCannotReadAreRefused) {
+  const auto core = Core::Open(&disk_, {.folder = "log", .segment_bytes = (int64_t{2} << 30) + 1},
+                               0, events_.Listener(), nullptr);
+  EXPECT_EQ(core.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(core.status().message(), HasSubstr("segment_bytes is 2147483649: 1 to 2147483648"));
 }
 
 TEST(Listener, MayCallBackBecauseNoLockIsHeld) {

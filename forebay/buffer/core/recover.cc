@@ -161,6 +161,13 @@ Status Recoverer::OpenSegment(const std::string& name, uint32_t file_id) {
     FB_RETURN_IF_ERROR((*file)->ReadAt(0, bytes.data(), bytes.size()));
     const std::optional<RecordHeader> newest = NewestHeader(bytes);
     Note(fmt::format("{}: {}", name, header.status().message()));
+    if (!newest && bytes.size() > kDataBegin &&
+        bytes.find_first_not_of('\0', kDataBegin) == std::string::npos) {
+      Note(fmt::format("{} never had a record: nothing is lost", name));
+      quarantine_.Put(0, {.bytes = kDataBegin, .records = 0},
+                      std::string_view(bytes).substr(0, kDataBegin));
+      return files_.Remove(path);
+    }
     if (!newest) {
       ++unreadable_;
       return OkStatus();
@@ -307,13 +314,7 @@ Status Recoverer::SealSegment(uint32_t number, SegmentFile& segment, const Segme
   int64_t sequence = segment.header.first_sequence;
   const auto pad_to = [&](int64_t offset) {
     if (offset <= at) return;
-    RecordHeader pad{
-        .type = RecordType::kPad,
-        .payload_bytes = static_cast<uint32_t>(offset - at) - static_cast<uint32_t>(kRecordAlign),
-        .sequence = sequence,
-        .segment = number};
-    SealHeader(pad);
-    headers.push_back(pad);
+    headers.push_back(PadHeader(offset - at, sequence, number));
     at = offset;
   };
   for (const ScannedRecord& record : scan.records) {
@@ -324,10 +325,9 @@ Status Recoverer::SealSegment(uint32_t number, SegmentFile& segment, const Segme
   }
   const int64_t index_bytes = IndexBytes(static_cast<int64_t>(headers.size()));
   int64_t capacity = segment.file->bytes();
-  constexpr auto kBlock = static_cast<int64_t>(kBlockBytes);
-  if (capacity % kBlock != 0 || at > capacity - index_bytes) {
+  if (capacity != WholeBlocks(capacity) || at > capacity - index_bytes) {
     // Something cut it, or the index of an interrupted life filled it to the end.
-    capacity = (at + kBlock - 1) / kBlock * kBlock + index_bytes;
+    capacity = WholeBlocks(at) + index_bytes;
   }
   if (capacity != segment.file->bytes()) {
     const std::string path = options_.folder + "/" + SegmentName(segment.file_id);
@@ -443,11 +443,33 @@ Result<Recovered> Recoverer::Finish() {
   return recovered;
 }
 
+// Above the serials of every process before: each acknowledged take is in a record, and no process
+// has more takes that ended otherwise than kOtherTakes. So a late acknowledgement of one of theirs
+// finds no take.
+int64_t FirstTakeSerial(int64_t starts, int64_t last_sequence) {
+  constexpr int64_t kOtherTakes = int64_t{1} << 24;
+  constexpr int64_t kStartsMax = int64_t{1} << 18;  // then from the beginning
+  return starts % kStartsMax * kOtherTakes + last_sequence;
+}
+
 }  // namespace
 
 Result<Recovered> Recover(FileSystem& files, StateFiles& states, const BufferOptions& options,
                           int64_t committed_batch) {
-  return Recoverer(files, states, options, committed_batch).Run();
+  FB_ASSIGN_OR_RETURN(Recovered recovered,
+                      Recoverer(files, states, options, committed_batch).Run());
+  Table& table = recovered.table;
+  const State state{.sequence = recovered.last_sequence,
+                    .replay_from = recovered.last_sequence + 1,
+                    .table = table.EncodeSnapshot()};
+  // Twice: it is in no record, and the damage of one state must not undo it.
+  for (int copy = 0; copy < 2; ++copy) FB_RETURN_IF_ERROR(states.Write(state));
+  std::erase_if(recovered.segments, [&](const KnownSegment& known) {
+    return !table.SegmentIsLive(known.number) &&
+           files.Remove(options.folder + "/" + SegmentName(known.file_id)).ok();
+  });
+  table.SkipTakeSerials(FirstTakeSerial(states.starts(), recovered.last_sequence));
+  return recovered;
 }
 
 }  // namespace forebay::buffer

@@ -62,7 +62,7 @@ Simulation::Simulation(uint64_t seed) : rng_(seed), disk_(DeriveSeed(seed, 1)) {
               .max_staleness = static_cast<int64_t>(rng_.Below(4)),
               .segment_bytes = int64_t{64} << 10,
               .memory_bytes_max = static_cast<int64_t>(100000U << rng_.Below(3)),
-              .disk_bytes_max = static_cast<int64_t>((4 + rng_.Below(8)) << 16),
+              .disk_bytes_max = static_cast<int64_t>((5 + rng_.Below(8)) << 16),
               .record_bytes_max = 30000,
               .implied_dispatch = rng_.Below(3) == 0,
               .retain_committed = rng_.Below(3) == 0};

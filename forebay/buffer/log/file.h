@@ -14,6 +14,11 @@ namespace forebay::buffer {
 
 // Addresses, offsets and sizes of durable writes are multiples of it.
 inline constexpr size_t kBlockBytes = 4096;
+// So many bytes, filled up to whole blocks.
+constexpr int64_t WholeBlocks(int64_t bytes) {
+  constexpr auto kBlock = static_cast<int64_t>(kBlockBytes);
+  return (bytes + kBlock - 1) / kBlock * kBlock;
+}
 
 // An open file. Thread-safe as far as the ranges of concurrent calls are disjoint.
 class LogFile {

@@ -51,11 +51,12 @@ bool Log::Fits(int64_t record_bytes) const {
          active_->capacity;
 }
 
-// Without a spare behind it the active segment is the last that notes will find: trajectories stay
-// out, and records that move leave a part of it.
+// Trajectories leave the reserve to notes. Without a spare behind it the active segment is the last
+// that notes will find: records that move leave a part of it.
 bool Log::MayUseRest(Kind kind, int64_t record_bytes) const {
-  if (kind == Kind::kNote || !spares_.empty()) return true;
-  return kind == Kind::kMove && active_->used + record_bytes <= MoveLimit();
+  if (kind == Kind::kNote) return true;
+  if (kind == Kind::kTrajectory) return spares_.size() >= Reserved();
+  return !spares_.empty() || active_->used + record_bytes <= MoveLimit();
 }
 
 int64_t Log::MoveLimit() const { return active_->capacity / 8 * 7; }
@@ -147,9 +148,11 @@ void Log::Fill(LogSlot& slot, std::string_view payload) {
 bool Log::Note(const RecordHeader& header, std::string_view payload,
                std::function<void(Status)> done) {
   LogSlot slot;
-  if (!Reserve(Kind::kNote, header, payload.size(), done, &slot)) {
+  while (!Reserve(Kind::kNote, header, payload.size(), done, &slot)) {
+    const Status more = AddSpareForNotes();
+    if (more.ok()) continue;
     // The log has failed, or is failing now; on_failure tells everybody.
-    Fail(ResourceExhausted("there is no room for a note on any segment"));
+    Fail(more.WithContext("there is no room for a note on any segment"));
     AdaptiveLock lock(mutex_);
     if (done) {
       pending_.push_back({.entry = {.header = header, .durable = false, .done = std::move(done)},
@@ -206,6 +209,11 @@ int64_t Log::last_sequence() const {
 int64_t Log::oldest_unacknowledged() const {
   AdaptiveLock lock(mutex_);
   return pending_.empty() ? next_sequence_ : pending_.front().entry.header.sequence;
+}
+
+int64_t Log::disk_bytes() const {
+  AdaptiveLock lock(mutex_);
+  return disk_bytes_;
 }
 
 int64_t Log::reserved_bytes() const {

@@ -120,8 +120,8 @@ class Log {
   enum class Kind { kNote, kTrajectory, kMove };
   // Takes the next place in the log. Never blocks. False: no room for a trajectory before segments
   // are prepared or recycled (on_work), or the log has failed. `done` (kSync) is in the entry that
-  // TakeAcknowledged gives. Notes, and records that move, can use the last spare segment too, since
-  // they are what frees others; a log without room for a note has failed.
+  // TakeAcknowledged gives. Notes, and records that move, can use the last spare segments too,
+  // since they are what frees others.
   bool Reserve(Kind kind, const RecordHeader& header, size_t payload_bytes,
                std::function<void(Status)> done, LogSlot* slot);
   // Copies the payload to its place, checksummed. Call it soon: the segment waits for it. Then
@@ -130,8 +130,9 @@ class Log {
   void Fill(LogSlot& slot, std::string_view payload);
   // kOs, kMemory: the owner's state has the record.
   void Settle(const LogSlot& slot);
-  // Reserve and Fill of a note, and Kick. `done` is for kSync: else it is durable on return. False:
-  // the log has failed; `done` is told all the same.
+  // Reserve and Fill of a note, and Kick. `done` is for kSync: else it is durable on return. A log
+  // without room takes another segment, above its limit if need be (blocks on the disk then).
+  // False: the log has failed; `done` is told all the same.
   bool Note(const RecordHeader& header, std::string_view payload,
             std::function<void(Status)> done = {});
   // kSync: somebody flushes soon.
@@ -167,7 +168,8 @@ class Log {
   int64_t reserved_bytes() const;  // since it was opened
   bool HasRoom() const;            // for another segment of trajectories
   bool OutOfSpares() const { return few_spares_.load(std::memory_order_relaxed); }
-  bool SparesAreFew() const;  // give back what is dead, before Maintain makes others
+  bool SparesAreFew() const;   // give back what is dead, before Maintain makes others
+  int64_t disk_bytes() const;  // of all segments (kMemory: of memory)
   // The last spare is in use, and half of it: notes need another one soon.
   bool NotesAreTight() const;
   int64_t RoomToMove() const;  // bytes of records that a kMove could take
@@ -210,6 +212,8 @@ class Log {
 
   Log(FileSystem* files, const LogOptions& options, LogCallbacks callbacks);
   std::string Path(uint32_t file_id) const;
+  size_t Reserved() const;   // spares that trajectories leave
+  int64_t BytesMax() const;  // of all segments
   bool Fits(int64_t record_bytes) const FB_REQUIRES(mutex_);
   int64_t MoveLimit() const FB_REQUIRES(mutex_);
   bool MayUseRest(Kind kind, int64_t record_bytes) const FB_REQUIRES(mutex_);
@@ -222,6 +226,8 @@ class Log {
   void Seal(const std::shared_ptr<Segment>& segment);
   void RunFlusher();
   Result<std::shared_ptr<Segment>> NewSegment(uint32_t file_id);
+  Status AddSpare();
+  Status AddSpareForNotes();
   Status AttachMemory(Segment& segment) const;
   size_t SparesWanted() const;
   bool SpareWanted() const FB_REQUIRES(mutex_);

@@ -20,21 +20,15 @@ namespace forebay::buffer {
 namespace {
 
 constexpr auto kIdle = std::chrono::hours(1);
-constexpr auto kBlock = static_cast<int64_t>(kBlockBytes);
 
 }  // namespace
 
 // No more records join; a pad fills its last block, so that no later write touches it again.
 void Log::CloseGroup(FlushGroup& group) {
   Segment& segment = *group.segment;
-  const int64_t end = (group.end + kBlock - 1) / kBlock * kBlock;
+  const int64_t end = WholeBlocks(group.end);
   if (end > group.end) {
-    RecordHeader pad{.type = RecordType::kPad,
-                     .payload_bytes = static_cast<uint32_t>(end - group.end) -
-                                      static_cast<uint32_t>(kRecordAlign),
-                     .sequence = next_sequence_++,
-                     .segment = segment.number};
-    SealHeader(pad);
+    const RecordHeader pad = PadHeader(end - group.end, next_sequence_++, segment.number);
     std::memcpy(segment.memory.get() + group.end, &pad, sizeof(pad));
     segment.used = end;
     ++segment.records;

@@ -29,15 +29,19 @@
 namespace forebay::buffer {
 namespace {
 
-// The last spare is for notes: without the notes that end attempts nothing would ever be freed.
-constexpr size_t kSparesForNotes = 1;
-constexpr size_t kSparesWanted = 2;
+// On disk the last two spares are for notes: without the notes that end attempts nothing would ever
+// be freed. Two, because a full one with nothing but notes is free again after two states, and
+// meanwhile the other takes those that come. In memory there are no notes, and one is what live
+// records move to. A start needs so many as well: so it does not pass the disk limit.
+constexpr size_t kSparesForNotes = 2;
+constexpr size_t kMemorySparesForMoves = 1;
+constexpr size_t kSparesWanted = kSparesForNotes + 1;
 // What a log turns over while its readers keep up. Mapped segments are filled at the speed of
 // memory.
 constexpr size_t kSegmentsAtStart = 4;
 constexpr size_t kMappedSegmentsAtStart = 12;
 // With fewer spares, dead segments are given back at once: that costs less than making others.
-constexpr size_t kSparesFew = 2;
+constexpr size_t kSparesFew = kSparesWanted;
 constexpr size_t kMappedSparesFew = 6;
 // More than these are given back: making a segment anew costs more than writing it once.
 constexpr size_t kSparesMax = 8;
@@ -94,25 +98,16 @@ Result<std::unique_ptr<Log>> Log::Open(FileSystem* files, const LogOptions& opti
   }
   // The first two are needed. Those after them are made now because to write zeros beside the first
   // appends would slow both.
-  size_t wanted = 1 + kSparesForNotes;
+  constexpr size_t kNeeded = 2;
+  size_t wanted = 1 + log->Reserved();
   if (!options.manual && log->sync()) wanted = kSegmentsAtStart;
   if (!options.manual && options.durability == Durability::kOs) wanted = kMappedSegmentsAtStart;
   for (size_t i = 0; i < wanted; ++i) {
-    if (i > kSparesForNotes &&
-        log->stats().disk_bytes + options.segment_bytes > options.disk_bytes_max) {
-      break;
-    }
-    uint32_t file_id = 0;
-    {
-      AdaptiveLock lock(log->mutex_);
-      file_id = log->next_file_id_++;
-    }
-    FB_ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, log->NewSegment(file_id));
-    AdaptiveLock lock(log->mutex_);
-    log->spares_.push_back(std::move(segment));
-  }
-  if (log->durable()) {
-    if (log->sync()) FB_RETURN_IF_ERROR(files->SyncFolder(options.folder));
+    if (i >= kNeeded && log->disk_bytes() + options.segment_bytes > log->BytesMax()) break;
+    const Status added = log->AddSpare();
+    // A full disk may have room later.
+    if (i >= kNeeded && added.code() == StatusCode::kResourceExhausted) break;
+    FB_RETURN_IF_ERROR(added);
   }
   {
     AdaptiveLock lock(log->mutex_);
@@ -148,6 +143,12 @@ void Log::Close() {
   SealMapped();
   if (active != nullptr) Seal(active);
   for (const auto& spare : spares) files_->Remove(Path(spare->file_id)).ok();
+}
+
+size_t Log::Reserved() const { return durable() ? kSparesForNotes : kMemorySparesForMoves; }
+
+int64_t Log::BytesMax() const {
+  return durable() ? options_.disk_bytes_max : options_.memory_bytes_max;
 }
 
 std::string Log::Path(uint32_t file_id) const {
@@ -213,11 +214,11 @@ void Log::Activate(std::shared_ptr<Segment> segment) {
 // The next segment; what the old one still needs to be complete is on its way.
 bool Log::Roll(Kind kind, int64_t record_bytes) {
   const bool large = record_bytes > options_.segment_bytes / 2;
-  if (!durable() && (large || spares_.size() <= kSparesForNotes)) {
+  if (!durable() && (large || spares_.size() <= Reserved())) {
     const bool added = AddSpareFor(large ? record_bytes : options_.segment_bytes / 2);
     if (large && !added) return false;
   }
-  if (spares_.size() <= (kind == Kind::kTrajectory ? kSparesForNotes : 0)) return false;
+  if (spares_.size() <= (kind == Kind::kTrajectory ? Reserved() : 0)) return false;
   if (sync()) {
     if (!groups_.empty() && groups_.back()->open) CloseGroup(*groups_.back());
     auto last = std::make_shared<FlushGroup>();
@@ -244,9 +245,9 @@ bool Log::Roll(Kind kind, int64_t record_bytes) {
 // kMemory: a segment as large as the record needs is the next one.
 bool Log::AddSpareFor(int64_t record_bytes) {
   auto segment = std::make_shared<Segment>();
-  constexpr auto kBlock = static_cast<int64_t>(kBlockBytes);
-  segment->capacity =
-      std::max(options_.segment_bytes, (record_bytes + 8 * kBlock) / kBlock * kBlock);
+  // Its header, its index, and pads.
+  constexpr int64_t kOverhead = 8 * static_cast<int64_t>(kBlockBytes);
+  segment->capacity = std::max(options_.segment_bytes, WholeBlocks(record_bytes + kOverhead));
   if (disk_bytes_ + segment->capacity > options_.memory_bytes_max) return false;
   segment->memory = AnonymousMemory(static_cast<size_t>(segment->capacity));
   if (segment->memory == nullptr) return false;
@@ -311,8 +312,7 @@ bool Log::SparesAreFew() const {
 
 bool Log::SpareWanted() const {
   return !stopping_ && failed_.ok() && spares_.size() < SparesWanted() &&
-         disk_bytes_ + options_.segment_bytes <=
-             (durable() ? options_.disk_bytes_max : options_.memory_bytes_max);
+         disk_bytes_ + options_.segment_bytes <= BytesMax();
 }
 
 bool Log::NotesAreTight() const {
@@ -324,19 +324,40 @@ bool Log::NotesAreTight() const {
 Status Log::Maintain() {
   MutexLock maintain(maintain_mutex_);
   while (true) {
-    uint32_t file_id = 0;
     {
       AdaptiveLock lock(mutex_);
       DropColdMemory();
       if (!SpareWanted()) return OkStatus();
-      file_id = next_file_id_++;
     }
-    FB_ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, NewSegment(file_id));
-    if (sync()) FB_RETURN_IF_ERROR(files_->SyncFolder(options_.folder));
-    AdaptiveLock lock(mutex_);
-    spares_.push_back(std::move(segment));
-    few_spares_ = false;
+    FB_RETURN_IF_ERROR(AddSpare());
   }
+}
+
+Status Log::AddSpare() {
+  uint32_t file_id = 0;
+  {
+    AdaptiveLock lock(mutex_);
+    file_id = next_file_id_++;
+  }
+  FB_ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, NewSegment(file_id));
+  if (sync()) FB_RETURN_IF_ERROR(files_->SyncFolder(options_.folder));
+  AdaptiveLock lock(mutex_);
+  spares_.push_back(std::move(segment));
+  few_spares_ = false;
+  return OkStatus();
+}
+
+// A burst of notes came faster than segments were freed. Above the limit if need be: it is what
+// those notes free that brings the log below it again.
+Status Log::AddSpareForNotes() {
+  MutexLock maintain(maintain_mutex_);
+  {
+    AdaptiveLock lock(mutex_);
+    if (!failed_.ok()) return failed_;
+    if (stopping_) return Unavailable("the log is closed");
+    if (!spares_.empty()) return OkStatus();
+  }
+  return AddSpare();
 }
 
 // The oldest first: the newest are the likeliest to be read soon by those who follow the log.
@@ -365,7 +386,7 @@ void Log::DropColdMemory() {
 
 bool Log::HasRoom() const {
   AdaptiveLock lock(mutex_);
-  return spares_.size() > kSparesForNotes;
+  return spares_.size() > Reserved();
 }
 
 Result<std::shared_ptr<Segment>> Log::Pin(uint32_t number) const {
@@ -441,7 +462,8 @@ void Log::Recycle(std::span<const uint32_t> numbers) {
       const size_t spares_max =
           durable() ? std::max(kSparesMax, static_cast<size_t>(kSpareBytesMax / segment->capacity))
                     : kMemorySparesMax;
-      if (whole && spares_.size() < spares_max && !stopping_) {
+      const bool above = disk_bytes_ > BytesMax() && !spares_.empty();
+      if (whole && !above && spares_.size() < spares_max && !stopping_) {
         // The last one to go is the first to come back: its memory is the warmest.
         spares_.push_front(std::move(segment));
         few_spares_ = false;

@@ -38,6 +38,16 @@ void RecordHeader::SetId(const TrajectoryId& id) {
 
 void SealHeader(RecordHeader& header) { header.crc = Crc32c(Checked(header)); }
 
+RecordHeader PadHeader(int64_t bytes, int64_t sequence, uint32_t segment) {
+  RecordHeader pad{
+      .type = RecordType::kPad,
+      .payload_bytes = static_cast<uint32_t>(bytes) - static_cast<uint32_t>(kRecordAlign),
+      .sequence = sequence,
+      .segment = segment};
+  SealHeader(pad);
+  return pad;
+}
+
 std::optional<RecordHeader> ParseHeader(std::string_view bytes, uint32_t segment) {
   if (bytes.size() < kRecordAlign) return std::nullopt;
   RecordHeader header;

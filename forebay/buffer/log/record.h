@@ -72,6 +72,8 @@ constexpr int64_t RecordBytes(size_t payload_bytes) {
 }
 // Sets header.crc.
 void SealHeader(RecordHeader& header);
+// Of a pad that takes `bytes` with its header (a multiple of kRecordAlign, at least one), sealed.
+RecordHeader PadHeader(int64_t bytes, int64_t sequence, uint32_t segment);
 // nullopt: not the header of a record of this segment.
 std::optional<RecordHeader> ParseHeader(std::string_view bytes, uint32_t segment);
 

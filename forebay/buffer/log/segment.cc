@@ -133,10 +133,8 @@ Result<SegmentHeader> ParseSegmentHeader(std::string_view block) {
 }
 
 int64_t IndexBytes(int64_t records) {
-  const int64_t bytes = records * static_cast<int64_t>(sizeof(RecordHeader)) +
-                        static_cast<int64_t>(sizeof(SegmentTrailer));
-  constexpr auto kBlock = static_cast<int64_t>(kBlockBytes);
-  return (bytes + kBlock - 1) / kBlock * kBlock;
+  return WholeBlocks(records * static_cast<int64_t>(sizeof(RecordHeader)) +
+                     static_cast<int64_t>(sizeof(SegmentTrailer)));
 }
 
 std::string EncodeIndex(uint32_t number, const std::vector<RecordHeader>& headers,

@@ -24,6 +24,9 @@
 
 namespace forebay::buffer {
 
+// The tools read a segment at once.
+inline constexpr int64_t kSegmentBytesMax = int64_t{2} << 30;
+
 std::string SegmentName(uint32_t file_id);  // "segment-0000000007.log"
 std::optional<uint32_t> ParseSegmentName(std::string_view name);
 

@@ -17,12 +17,10 @@ namespace forebay::buffer {
 namespace {
 
 constexpr uint32_t kMagic = 0x54534246;  // "FBST"
-constexpr uint32_t kFormat = 2;
+constexpr uint32_t kFormat = 3;
 constexpr size_t kHeaderBytes = 64;
 // A slot has room from the start, because a full disk must not keep segments from being recycled.
-constexpr size_t kSlotBytes = size_t{256} << 10;
-
-size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+constexpr int64_t kSlotBytes = int64_t{256} << 10;
 
 }  // namespace
 
@@ -33,6 +31,7 @@ std::string EncodeState(const State& state) {
   checked.Put(static_cast<uint64_t>(state.table.size()));
   checked.Put(state.sequence);
   checked.Put(state.replay_from);
+  checked.Put(state.starts);
   const std::string rest = std::move(checked).Take();
   ByteWriter out;
   out.Reserve(kHeaderBytes + state.table.size());
@@ -48,7 +47,7 @@ Result<State> ParseState(std::string_view bytes) {
   ByteReader in(bytes.substr(0, kHeaderBytes));
   const auto magic = in.Get<uint32_t>();
   const auto crc = in.Get<uint32_t>();
-  constexpr size_t kCheckedBytes = 4 + 4 + 8 + 8 + 8;
+  constexpr size_t kCheckedBytes = 4 + 4 + 8 + 8 + 8 + 8;
   if (magic != kMagic || crc != Crc32c(bytes.substr(8, kCheckedBytes))) {
     return DataLoss("state file: its header is damaged");
   }
@@ -58,6 +57,7 @@ Result<State> ParseState(std::string_view bytes) {
   State state;
   state.sequence = in.Get<int64_t>();
   state.replay_from = in.Get<int64_t>();
+  state.starts = in.Get<int64_t>();
   if (format != kFormat) return DataLoss("state file: another format");
   if (table_bytes > bytes.size() - kHeaderBytes) return DataLoss("state file: cut short");
   state.table = bytes.substr(kHeaderBytes, table_bytes);
@@ -86,12 +86,14 @@ Result<State> StateFiles::Read() {
     if (newest.ok() && newest->sequence >= state->sequence) continue;
     newest = std::move(state);
     next_slot_ = (slot + 1) % kStateNames.size();
+    starts_ = newest->starts + 1;
   }
   if (!newest.ok() && damaged) return DataLoss("the state files are damaged");
   return newest;
 }
 
-Status StateFiles::Write(const State& state) {
+Status StateFiles::Write(State state) {
+  state.starts = starts_;
   std::string bytes = EncodeState(state);
   const std::string path = folder_ + "/" + kStateNames[next_slot_];
   Result<std::unique_ptr<LogFile>> file = files_->Open(path);
@@ -101,8 +103,8 @@ Status StateFiles::Write(const State& state) {
   }
   if (!file.ok()) {
     // A larger one, so that it does not have to grow each time.
-    const size_t size = std::max(kSlotBytes, RoundUp(2 * bytes.size(), kBlockBytes));
-    file = files_->Create(path, static_cast<int64_t>(size), false);
+    const int64_t size = std::max(kSlotBytes, WholeBlocks(2 * static_cast<int64_t>(bytes.size())));
+    file = files_->Create(path, size, false);
     FB_RETURN_IF_ERROR(file.status());
     if (sync_) FB_RETURN_IF_ERROR(files_->SyncFolder(folder_));
   }

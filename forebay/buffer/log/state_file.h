@@ -21,7 +21,8 @@ struct State {
   int64_t sequence = 0;  // the snapshot has the effect of every record up to it ...
   // ... but of trajectories from this one on, which were being written: they are in flight in it.
   int64_t replay_from = 0;
-  std::string table;  // Table::EncodeSnapshot
+  int64_t starts = 0;  // how often the folder was opened for writing; StateFiles counts
+  std::string table;   // Table::EncodeSnapshot
 };
 
 // One slot's content: header with checksum, then the table.
@@ -34,17 +35,19 @@ class StateFiles {
  public:
   StateFiles(FileSystem* files, std::string folder, bool sync)
       : files_(files), folder_(std::move(folder)), sync_(sync) {}
-  // The newest. kNotFound: none was written. kDataLoss: there was one, none can be
-  // read.
+  // The newest; this is a start more than it says. kNotFound: none was written. kDataLoss: there
+  // was one, none can be read.
   Result<State> Read();
-  // Overwrites the oldest one; makes it larger when needed.
-  Status Write(const State& state);
+  int64_t starts() const { return starts_; }  // this one included
+  // Overwrites the oldest one, with starts(); makes it larger when needed.
+  Status Write(State state);
 
  private:
   FileSystem* const files_;
   const std::string folder_;
   const bool sync_;
   size_t next_slot_ = 0;
+  int64_t starts_ = 1;
 };
 
 }  // namespace forebay::buffer
