@@ -85,7 +85,7 @@ std::string ModuleText(const Region& root, const Program& program) {
       attributes += fmt::format("{}tf.aliasing_output = {} : i32", attributes.empty() ? "" : ", ",
                                 program.donated_to[i]);
     }
-    if (!attributes.empty()) attributes = " {" + attributes + "}";
+    if (!attributes.empty()) attributes = fmt::format(" {{{}}}", attributes);
     arguments += fmt::format("{}{}: {}{}", i > 0 ? ", " : "", names.back(),
                              TypeText(program.arguments[i]), attributes);
   }

@@ -94,6 +94,7 @@ Result<Buffer> Buffer::FromParts(std::vector<Buffer> parts, const Shape& shape,
   }
   if (parts.size() == 1) return std::move(parts[0]);
   std::vector<PJRT_Buffer*> buffers;
+  buffers.reserve(parts.size());
   const std::shared_ptr<pjrt::ClientState> state = parts[0].impl()->state;
   for (const Buffer& part : parts) buffers.push_back(part.impl()->Release()[0]);
   return pjrt::MakeBuffer(state, std::move(buffers), shape,

@@ -231,6 +231,7 @@ Values ShardMap(const Mesh& mesh, std::span<const PartitionSpec> in_specs,
                       .out = {out_specs.begin(), out_specs.end()}};
   specs.in.resize(operands.size());
   std::vector<Shape> outputs;
+  outputs.reserve(out_specs.size());
   for (size_t i = 0; i < out_specs.size(); ++i) {
     outputs.push_back(GlobalShape(mesh, out_specs[i], region.results[i].shape()));
   }
