@@ -166,7 +166,8 @@ void Core::RecycleNow() {
 // By those who write notes: the keeper may not get a processor before a fast learner has filled the
 // last spare with leases.
 void Core::HelpNotes() {
-  if (!log_->NotesAreTight() || manual_) return;
+  if (!log_->NotesAreTight()) return;
+  log_->Flush().ok();  // what came before the last spare is sealed then
   {
     AdaptiveLock recycle(recycle_mutex_);
     log_->SealMapped();
