@@ -15,6 +15,7 @@
 #include "forebay/base/status.h"
 #include "forebay/xla/ops/loop_text.h"
 #include "forebay/xla/ops/node.h"
+#include "forebay/xla/ops/region.h"
 #include "forebay/xla/shape.h"
 #include "forebay/xla/shard/mesh_text.h"
 #include "forebay/xla/sharding.h"
@@ -203,6 +204,7 @@ Result<Program> Graph::Finish(std::span<const Value> results, std::span<const Al
 
   impl_->root.results.assign(results.begin(), results.end());
   program.stablehlo = ModuleText(impl_->root, program);
+  program.cost = RegionCost(impl_->root, impl_->root.results);
   return program;
 }
 

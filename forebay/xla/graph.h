@@ -17,6 +17,7 @@
 #include "forebay/base/status.h"
 #include "forebay/xla/shape.h"
 #include "forebay/xla/sharding.h"
+#include "forebay/xla/traced_cost.h"
 
 namespace forebay::xla {
 
@@ -62,6 +63,7 @@ struct Program {
   Mesh mesh = {};
   std::vector<PartitionSpec> argument_specs = {};
   std::vector<PartitionSpec> result_specs = {};
+  TracedCost cost = {};  // on each device
 };
 
 // "Result `output` may reuse the memory of parameter `parameter`" (same shape required).

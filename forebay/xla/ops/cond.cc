@@ -18,6 +18,7 @@
 #include "forebay/xla/shape.h"
 #include "forebay/xla/shard/varying.h"
 #include "forebay/xla/stablehlo/emitter.h"
+#include "forebay/xla/traced_cost.h"
 
 namespace forebay::xla {
 namespace {
@@ -55,6 +56,13 @@ class CondPrimitive final : public Primitive {
     const std::vector<AxisSet> other = VaryingResults(on_false_, operands.subspan(1));
     for (size_t i = 0; i < out.size(); ++i) out[i] |= other[i] | operands[0];
     return out;
+  }
+  TracedCost Cost(const Node&) const override {
+    const TracedCost yes = RegionCost(on_true_, on_true_.results);
+    const TracedCost no = RegionCost(on_false_, on_false_.results);
+    const bool same_flops = yes.dot_flops == no.dot_flops;
+    return (same_flops ? yes.sent_bytes() > no.sent_bytes() : yes.dot_flops > no.dot_flops) ? yes
+                                                                                            : no;
   }
   // A Cond again, whose branches run their copy and differentiate it.
   Values Vjp(const VjpCall& call) const override {

@@ -16,6 +16,7 @@
 #include "forebay/xla/shape.h"
 #include "forebay/xla/shard/varying.h"
 #include "forebay/xla/stablehlo/emitter.h"
+#include "forebay/xla/traced_cost.h"
 
 namespace forebay::xla {
 namespace {
@@ -41,6 +42,7 @@ class InlinedPrimitive : public Primitive {
   std::vector<AxisSet> Varying(const Node&, std::span<const AxisSet> operands) const override {
     return VaryingResults(region_, operands);
   }
+  TracedCost Cost(const Node&) const override { return RegionCost(region_, region_.results); }
 
  protected:
   const Region& region() const { return region_; }

@@ -14,6 +14,7 @@
 #include "forebay/xla/ops/node.h"
 #include "forebay/xla/shape.h"
 #include "forebay/xla/stablehlo/emitter.h"
+#include "forebay/xla/traced_cost.h"
 
 namespace forebay::xla {
 namespace {
@@ -102,6 +103,13 @@ class DotPrimitive final : public Primitive {
                            out.OperandNames(node), batching, DimsText(dims_.lhs_contract),
                            DimsText(dims_.rhs_contract), TypesText(Emitter::OperandShapes(node)),
                            TypeText(node.outputs[0])));
+  }
+  TracedCost Cost(const Node& node) const override {
+    double flops = 2.0 * static_cast<double>(node.outputs[0].elements());
+    for (const int64_t axis : dims_.lhs_contract) {
+      flops *= static_cast<double>(node.operands[0].dims()[static_cast<size_t>(axis)]);
+    }
+    return {.dot_flops = flops};
   }
   Values Vjp(const VjpCall& call) const override {
     const Value l = call.operands[0];

@@ -20,6 +20,7 @@
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
 #include "forebay/xla/sharding.h"
+#include "forebay/xla/traced_cost.h"
 
 namespace forebay::xla {
 
@@ -80,6 +81,8 @@ class Primitive {
   // In a ShardMap body: the mesh axes along which each output differs between devices, given those
   // of the operands. The default: wherever an operand does.
   virtual std::vector<AxisSet> Varying(const Node& node, std::span<const AxisSet> operands) const;
+  // Of one run of the node. The default: nothing that is counted.
+  virtual TracedCost Cost(const Node& node) const;
   // A ShardMap's specs of its operands and outputs; null for all others.
   virtual const ShardMapSpecs* specs() const { return nullptr; }
   // One cotangent an operand; empty is zero. Called only where passes_gradient().

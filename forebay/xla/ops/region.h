@@ -9,6 +9,7 @@
 #include "forebay/xla/ops.h"
 #include "forebay/xla/ops/node.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/traced_cost.h"
 
 namespace forebay::xla {
 
@@ -32,6 +33,9 @@ Values InlineRegion(Graph& graph, const Region& region, std::span<const Value> a
 // Gives `region` the parameters for `captures` of another region too (Cond: both branches take the
 // same operands). `own` are the captures it has now; the result lists all, those of `own` first.
 Values MergeCaptures(Graph& graph, Region& region, const Values& own, const Values& others);
+
+// The cost of what the results need.
+TracedCost RegionCost(const Region& region, std::span<const Value> results);
 
 // True where the parameter is read by the region.
 std::vector<bool> UsedParams(const Region& region);

@@ -16,6 +16,7 @@
 #include "forebay/xla/ops/region.h"
 #include "forebay/xla/shape.h"
 #include "forebay/xla/shard/varying.h"
+#include "forebay/xla/traced_cost.h"
 
 namespace forebay::xla {
 
@@ -59,6 +60,12 @@ std::vector<AxisSet> ScanPrimitive::Varying(const Node& node,
   // Past the ys: the carries that each iteration began with.
   for (size_t i = 0; results.size() < node.outputs.size(); ++i) results.push_back(inputs[i]);
   return results;
+}
+
+TracedCost ScanPrimitive::Cost(const Node&) const {
+  TracedCost cost;
+  cost.Add(RegionCost(region_, region_.results), layout_.length);
+  return cost;
 }
 
 Values Scan(const BodyFn& body, std::span<const Value> carry, std::span<const Value> xs,

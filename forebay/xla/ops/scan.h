@@ -11,6 +11,7 @@
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops/node.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/traced_cost.h"
 
 namespace forebay::xla {
 
@@ -33,6 +34,7 @@ class ScanPrimitive final : public Primitive {
   void Emit(const Node& node, Emitter& out) const override;
   Values Vjp(const VjpCall& call) const override;
   std::vector<AxisSet> Varying(const Node& node, std::span<const AxisSet> operands) const override;
+  TracedCost Cost(const Node& node) const override;
 
  private:
   size_t num_ys() const { return region_.results.size() - layout_.num_carry; }

@@ -17,6 +17,7 @@
 #include "forebay/xla/shape.h"
 #include "forebay/xla/shard/varying.h"
 #include "forebay/xla/stablehlo/emitter.h"
+#include "forebay/xla/traced_cost.h"
 
 namespace forebay::xla {
 namespace {
@@ -67,6 +68,11 @@ class WhilePrimitive final : public Primitive {
       }
     }
     return now;
+  }
+  TracedCost Cost(const Node&) const override {
+    TracedCost cost = RegionCost(body_, body_.results);
+    cost.has_while = true;
+    return cost;
   }
 
  private:

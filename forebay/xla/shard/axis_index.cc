@@ -17,6 +17,7 @@
 #include "forebay/xla/shard/collective.h"
 #include "forebay/xla/sharding.h"
 #include "forebay/xla/stablehlo/emitter.h"
+#include "forebay/xla/traced_cost.h"
 
 namespace forebay::xla {
 namespace {
@@ -50,6 +51,7 @@ class AxisIndexPrimitive final : public Collective {
     }
     out.SetName(node, 0, index);
   }
+  TracedCost Cost(const Node&) const override { return {}; }
   std::vector<AxisSet> Varying(const Node&, std::span<const AxisSet>) const override {
     return {set()};
   }

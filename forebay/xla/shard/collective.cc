@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,6 +18,7 @@
 #include "forebay/xla/shard/varying.h"
 #include "forebay/xla/sharding.h"
 #include "forebay/xla/stablehlo/emitter.h"
+#include "forebay/xla/traced_cost.h"
 
 namespace forebay::xla {
 
@@ -36,6 +38,22 @@ std::shared_ptr<const Mesh> CheckAxes(Graph& graph, std::string_view op, const A
 
 Collective::Collective(std::shared_ptr<const Mesh> mesh, const Axes& axes)
     : mesh_(std::move(mesh)), axes_(axes), set_(SetOf(*mesh_, axes)) {}
+
+TracedCost Collective::Cost(const Node& node) const {
+  const int64_t in = node.operands.empty() ? 0 : node.operands[0].shape().bytes();
+  TracedCost cost;
+  cost.collectives.push_back(
+      {.op = std::string(name()),
+       .axes = axes_,
+       .count = 1,
+       .sent_bytes = SentBytes(static_cast<double>(std::max(in, node.outputs[0].bytes())))});
+  return cost;
+}
+
+double Collective::SentBytes(double bytes) const {
+  const auto devices = static_cast<double>(size());
+  return bytes * (devices - 1) / devices;
+}
 
 std::string Collective::GroupsText() const {
   const std::vector<std::vector<int64_t>> groups = mesh_->Groups(axes_);

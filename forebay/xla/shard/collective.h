@@ -11,6 +11,7 @@
 #include "forebay/xla/shape.h"
 #include "forebay/xla/sharding.h"
 #include "forebay/xla/stablehlo/emitter.h"
+#include "forebay/xla/traced_cost.h"
 
 namespace forebay::xla {
 
@@ -22,7 +23,11 @@ class Collective : public Primitive {
  public:
   Collective(std::shared_ptr<const Mesh> mesh, const Axes& axes);
 
+  TracedCost Cost(const Node& node) const override;
+
  protected:
+  // What each device sends in a ring, given the size of the larger of operand and result.
+  virtual double SentBytes(double bytes) const;
   const Mesh& mesh() const { return *mesh_; }
   const Axes& axes() const { return axes_; }
   int64_t size() const { return mesh_->Size(axes_); }

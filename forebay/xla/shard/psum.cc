@@ -42,6 +42,9 @@ class AllReduce final : public Collective {
     return {Psum(call.cotangents[0], axes())};
   }
 
+ protected:
+  double SentBytes(double bytes) const override { return 2 * Collective::SentBytes(bytes); }
+
  private:
   bool is_sum_;
 };

@@ -27,6 +27,7 @@
 #include "forebay/xla/shard/varying.h"
 #include "forebay/xla/sharding.h"
 #include "forebay/xla/stablehlo/emitter.h"
+#include "forebay/xla/traced_cost.h"
 
 namespace forebay::xla {
 namespace {
@@ -40,6 +41,7 @@ class ShardMapPrimitive final : public Primitive {
   const ShardMapSpecs* specs() const override { return &specs_; }
   void Emit(const Node& node, Emitter& out) const override;
   Values Vjp(const VjpCall& call) const override;
+  TracedCost Cost(const Node&) const override { return RegionCost(region_, region_.results); }
 
  private:
   std::shared_ptr<const Mesh> mesh_;
