@@ -196,6 +196,7 @@ class Core : public Buffer {
   bool closed_ FB_GUARDED_BY(mutex_) = false;
   int64_t appends_ FB_GUARDED_BY(mutex_) = 0, duplicates_ FB_GUARDED_BY(mutex_) = 0;
   int64_t expired_takes_ FB_GUARDED_BY(mutex_) = 0;
+  TimePoint keeper_sleeps_until_ FB_GUARDED_BY(mutex_){};
   double append_wait_seconds_ FB_GUARDED_BY(mutex_) = 0;
 
   // The keeper's.

@@ -86,6 +86,7 @@ void Core::Keep() {
       if (const std::optional<TimePoint> expiry = table_.next_expiry()) {
         until = std::min(until, *expiry);
       }
+      keeper_sleeps_until_ = until;
     }
     FutexWait(work_, seen, until);
   }

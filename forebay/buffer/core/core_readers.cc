@@ -397,8 +397,9 @@ Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
         NoteRejected(table_.RejectStale(options.learner_version, options_.max_staleness),
                      RejectReason::kStale, calls);
         if (table_.ready_groups() >= options.groups) {
-          take_id =
-              table_.Take(options.groups, options.selector, Now() + options.expires_after, rng_);
+          const TimePoint expires = Now() + options.expires_after;
+          take_id = table_.Take(options.groups, options.selector, expires, rng_);
+          if (expires < keeper_sleeps_until_) Signal();  // it would end the take too late
         }
       }
       if (!take_id && calls.empty()) {
