@@ -20,6 +20,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -89,6 +90,11 @@ class Buffer {
   const Sharding* sharding() const;
   // Blocks until computed; reports the error of the computation that should have made it.
   Status Await() const;
+  // Blocks and calls fn(slice, bytes) for each part of the array, row-major; one that several
+  // devices have comes once. For arrays too large to be held whole on the host. An error of fn ends
+  // the visit and is returned.
+  Status VisitParts(
+      const std::function<Status(const ShardSlice&, std::span<const std::byte>)>& fn) const;
   // Blocks and copies the whole array to dst, row-major; dst.size() must be shape().bytes().
   Status ToHost(std::span<std::byte> dst) const;
   // For small results: all elements as T (float for f32, int32_t for s32). CHECKs the size of T.

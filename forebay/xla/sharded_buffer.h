@@ -1,8 +1,9 @@
-// Host arrays to split Buffers. The way back is Buffer::ToHost, which returns the whole array: what
-// one mesh wrote to a checkpoint, another one reads.
+// Host arrays to split Buffers. The way back is Buffer::ToHost, which returns the whole array, or
+// Buffer::VisitParts: what one mesh wrote to a checkpoint, another one reads.
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -19,7 +20,13 @@ namespace forebay::xla {
 Result<Buffer> SplitFromHost(Client& client, std::span<const std::byte> data, const Shape& shape,
                              const Sharding& sharding);
 
-// The same for a typed array.
+// The same without the whole array on the host: read(slice, part) fills in one part; one that
+// several devices have is asked for once. An error of `read` is returned.
+Result<Buffer> SplitFromParts(
+    Client& client, const Shape& shape, const Sharding& sharding,
+    const std::function<Status(const ShardSlice&, std::span<std::byte>)>& read);
+
+// SplitFromHost of a typed array.
 template <typename T>
 Result<Buffer> SplitFromVector(Client& client, const std::vector<T>& values, const Shape& shape,
                                const Sharding& sharding) {

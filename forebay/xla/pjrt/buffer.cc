@@ -4,8 +4,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -171,7 +171,23 @@ Status Buffer::ToHost(std::span<std::byte> dst) const {
   const pjrt::Api& api = impl_->state->api;
   if (impl_->sharding == nullptr) return PartToHost(api, impl_->parts[0], shape.dims.size(), dst);
 
-  const Sharding& sharding = *impl_->sharding;
+  if (LocalShape(impl_->sharding->mesh, impl_->sharding->spec, shape) == shape) {
+    return PartToHost(api, impl_->parts[0], shape.dims.size(), dst);
+  }
+  return VisitParts([&](const ShardSlice& slice, std::span<const std::byte> part) {
+    WriteSlice(dst, shape, slice, part);
+    return OkStatus();
+  });
+}
+
+Status Buffer::VisitParts(
+    const std::function<Status(const ShardSlice&, std::span<const std::byte>)>& fn) const {
+  if (impl_ == nullptr) {
+    return FailedPrecondition(
+        "Buffer::VisitParts: the buffer is empty (moved from, or donated to a program)");
+  }
+  const Shape& shape = impl_->shape;
+  const Sharding sharding = impl_->sharding != nullptr ? *impl_->sharding : Sharding{};
   const std::vector<ShardSlice> slices = ShardSlices(sharding.mesh, sharding.spec, shape);
   const Axes repeated = sharding.mesh.Others(sharding.spec.axes());
   std::vector<std::byte> part(
@@ -179,39 +195,13 @@ Status Buffer::ToHost(std::span<std::byte> dst) const {
   for (size_t i = 0; i < slices.size(); ++i) {
     // One of the equal parts is enough.
     if (sharding.mesh.Index(static_cast<int64_t>(i), repeated) != 0) continue;
-    if (part.size() == dst.size()) return PartToHost(api, impl_->parts[i], shape.dims.size(), dst);
-    FB_RETURN_IF_ERROR(PartToHost(api, impl_->parts[i], shape.dims.size(), part));
-    WriteSlice(dst, shape, slices[i], part);
+    FB_RETURN_IF_ERROR(PartToHost(impl_->state->api, impl_->parts[i], shape.dims.size(), part));
+    FB_RETURN_IF_ERROR(fn(slices[i], part));
   }
   return OkStatus();
 }
 
 namespace pjrt {
-
-ClientState::~ClientState() {
-  for (PJRT_Event* event : last_launch_) {
-    const Status ended = api.AwaitAndDestroy(event, "the last program on the mesh");
-    static_cast<void>(ended);  // its results have said what went wrong
-  }
-  PJRT_Client_Destroy_Args args = {};
-  args.client = client;
-  const Status status = FB_PJRT(api, PJRT_Client_Destroy, args);
-  FB_CHECK(status.ok(), status.ToString());
-}
-
-Status ClientState::LaunchOnMesh(PJRT_LoadedExecutable_Execute_Args& args) {
-  const std::lock_guard lock(launch_mutex_);
-  if (!is_cpu) return FB_PJRT(api, PJRT_LoadedExecutable_Execute, args);
-  for (PJRT_Event* event : std::exchange(last_launch_, {})) {
-    const Status ended = api.AwaitAndDestroy(event, "the program before");
-    static_cast<void>(ended);  // its own results say what went wrong
-  }
-  std::vector<PJRT_Event*> events(args.num_devices, nullptr);
-  args.device_complete_events = events.data();
-  const Status status = FB_PJRT(api, PJRT_LoadedExecutable_Execute, args);
-  if (status.ok()) last_launch_ = std::move(events);
-  return status;
-}
 
 Buffer MakeBuffer(std::shared_ptr<ClientState> state, PJRT_Buffer* buffer, const Shape& shape,
                   int device) {

@@ -171,6 +171,52 @@ TEST(DevicesTest, PartsAndWholes) {
   EXPECT_EQ(client->live_buffers(), 0);
 }
 
+// A checkpoint of one mesh read on another one, part by part.
+TEST(DevicesTest, PartsComeAndGoWithoutTheWhole) {
+  const std::unique_ptr<Client> client = MakeClient({.cpu_device_count = 8});
+  const Shape shape{DType::kF32, {4, 6}};
+  std::vector<float> file(24);
+  for (size_t i = 0; i < file.size(); ++i) file[i] = static_cast<float>(i);
+  const Mesh four = Mesh::Create({{"a", 2}, {"b", 2}}).value();
+  const Mesh eight = Mesh::Create({{"a", 2}, {"b", 2}, {"c", 2}}).value();
+  std::vector<Sharding> shardings;
+  shardings.push_back({});
+  shardings.push_back({four, PartitionSpec{"b", "a"}});
+  shardings.push_back({eight, PartitionSpec{{}, "c"}});
+  shardings.push_back({eight, PartitionSpec{{"c", "a"}}});
+  for (const Sharding& sharding : shardings) {
+    SCOPED_TRACE(sharding.ToString());
+    int reads = 0;
+    const Buffer buffer =
+        SplitFromParts(*client, shape, sharding,
+                       [&](const ShardSlice& slice, std::span<std::byte> part) {
+                         ++reads;
+                         ReadSlice(std::as_bytes(std::span(file)), shape, slice, part);
+                         return OkStatus();
+                       })
+            .value();
+    EXPECT_EQ(reads, sharding.mesh.Size(sharding.spec.axes()));
+    EXPECT_EQ(Floats(buffer), file);
+    std::vector<float> written(24, -1.0F);
+    int visits = 0;
+    ASSERT_TRUE(buffer
+                    .VisitParts([&](const ShardSlice& slice, std::span<const std::byte> part) {
+                      ++visits;
+                      WriteSlice(std::as_writable_bytes(std::span(written)), shape, slice, part);
+                      return OkStatus();
+                    })
+                    .ok());
+    EXPECT_EQ(written, file);
+    EXPECT_EQ(visits, reads);
+    const auto fail = [](const auto&, const auto&) { return DataLoss("disk"); };
+    EXPECT_EQ(buffer.VisitParts(fail).code(), StatusCode::kDataLoss);
+    EXPECT_EQ(SplitFromParts(*client, shape, sharding, fail).status().code(),
+              StatusCode::kDataLoss);
+  }
+  EXPECT_EQ(Buffer().VisitParts({}).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(client->live_buffers(), 0);
+}
+
 TEST(DevicesTest, PartsThatDoNotFitAreRefused) {
   const std::unique_ptr<Client> client = MakeClient({.cpu_device_count = 2});
   const Sharding sharding{Line(2), PartitionSpec{"x"}};

@@ -179,7 +179,10 @@ Status PjrtExecutable::CheckArguments(std::span<Buffer* const> arguments) const 
 Status PjrtExecutable::CheckPlace(size_t index, const Buffer& argument) const {
   const Sharding* found = argument.sharding();
   const Sharding* wanted = argument_shardings_.empty() ? nullptr : argument_shardings_[index].get();
-  if (wanted != nullptr && found != nullptr && *wanted == *found) return OkStatus();
+  // Results of an earlier run are its own Sharding: the common case is found at once.
+  if (wanted != nullptr && (found == wanted || (found != nullptr && *wanted == *found))) {
+    return OkStatus();
+  }
   if (wanted == nullptr && found == nullptr && argument.impl()->device == 0) return OkStatus();
   const std::string place = found != nullptr ? "split as " + found->ToString()
                                              : fmt::format("on device {}", argument.impl()->device);

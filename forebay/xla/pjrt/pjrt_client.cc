@@ -204,13 +204,25 @@ Hash128 PjrtClient::Key(const Program& program,
   Append(text, program.mesh.ToString());
   for (const PartitionSpec& spec : program.argument_specs) Append(text, spec.ToString());
   for (const PartitionSpec& spec : program.result_specs) Append(text, spec.ToString());
-  Append(text, SerializeCompileOptions(xla_flags, DevicesOf(program)));
+  Append(text, CompileOptions(program, xla_flags));
   return HashBytes(text);
 }
 
 std::span<const int64_t> PjrtClient::DevicesOf(const Program& program) const {
   const auto count = static_cast<size_t>(program.mesh.size());
   return std::span(state_->device_ids).first(count > 1 ? count : 0);
+}
+
+std::string PjrtClient::CompileOptions(const Program& program,
+                                       const std::map<std::string, std::string>& xla_flags) const {
+  const std::span<const int64_t> devices = DevicesOf(program);
+  std::map<std::string, std::string> flags = xla_flags;
+  // A collective that waits 40 s for its partners ends the process. Many virtual devices on a few
+  // busy cores can be that far apart.
+  if (state_->is_cpu && !devices.empty()) {
+    flags.try_emplace("xla_cpu_collective_call_terminate_timeout_seconds", "600");
+  }
+  return SerializeCompileOptions(flags, devices);
 }
 
 Result<std::shared_ptr<Executable>> PjrtClient::Compile(
@@ -300,7 +312,7 @@ PjrtClient::Compiled PjrtClient::CompileNow(const Program& program,
   constexpr std::string_view kFormat = "mlir";
   module.format = kFormat.data();
   module.format_size = kFormat.size();
-  const std::string options = SerializeCompileOptions(xla_flags, DevicesOf(program));
+  const std::string options = CompileOptions(program, xla_flags);
   PJRT_Client_Compile_Args args = {};
   args.client = state_->client;
   args.program = &module;

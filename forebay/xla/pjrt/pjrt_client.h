@@ -48,6 +48,8 @@ class PjrtClient final : public Client {
   Hash128 Key(const Program& program, const std::map<std::string, std::string>& xla_flags) const;
   // The ids of the devices that a program over a mesh runs on; none for other programs.
   std::span<const int64_t> DevicesOf(const Program& program) const;
+  std::string CompileOptions(const Program& program,
+                             const std::map<std::string, std::string>& xla_flags) const;
   void EvictIfFull();  // under mutex_
   Compiled LoadOrCompile(const Program& program,
                          const std::map<std::string, std::string>& xla_flags, const Hash128& key);

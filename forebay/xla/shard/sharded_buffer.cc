@@ -2,9 +2,9 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -23,19 +23,30 @@ Result<Buffer> SplitFromHost(Client& client, std::span<const std::byte> data, co
     return InvalidArgument(fmt::format("SplitFromHost: {} takes {} bytes, {} were given",
                                        shape.ToString(), shape.bytes(), data.size()));
   }
+  if (sharding.mesh.size() == 1) return client.FromHost(data, shape);
+  return SplitFromParts(client, shape, sharding,
+                        [&](const ShardSlice& slice, std::span<std::byte> part) {
+                          ReadSlice(data, shape, slice, part);
+                          return OkStatus();
+                        });
+}
+
+Result<Buffer> SplitFromParts(
+    Client& client, const Shape& shape, const Sharding& sharding,
+    const std::function<Status(const ShardSlice&, std::span<std::byte>)>& read) {
+  FB_RETURN_IF_ERROR(CheckSpec(sharding.mesh, sharding.spec, shape).WithContext("SplitFromParts"));
   const Shape local = LocalShape(sharding.mesh, sharding.spec, shape);
   const std::vector<ShardSlice> slices = ShardSlices(sharding.mesh, sharding.spec, shape);
-  std::vector<std::byte> copy;
-  if (local != shape) copy.resize(static_cast<size_t>(local.bytes()));
-  std::vector<Buffer> parts;
-  for (size_t i = 0; i < slices.size(); ++i) {
-    std::span<const std::byte> part = data;
-    if (local != shape) {
-      ReadSlice(data, shape, slices[i], copy);
-      part = copy;
+  std::vector<std::byte> bytes(static_cast<size_t>(local.bytes()));
+  std::vector<Buffer> parts(slices.size());
+  // Each group has the devices of one slice.
+  const Axes repeated = sharding.mesh.Others(sharding.spec.axes());
+  for (const std::vector<int64_t>& group : sharding.mesh.Groups(repeated)) {
+    FB_RETURN_IF_ERROR(read(slices[static_cast<size_t>(group[0])], bytes));
+    for (const int64_t device : group) {
+      FB_ASSIGN_OR_RETURN(parts[static_cast<size_t>(device)],
+                          client.FromHost(bytes, local, static_cast<int>(device)));
     }
-    FB_ASSIGN_OR_RETURN(Buffer buffer, client.FromHost(part, local, static_cast<int>(i)));
-    parts.push_back(std::move(buffer));
   }
   return Buffer::FromParts(std::move(parts), shape, sharding);
 }
