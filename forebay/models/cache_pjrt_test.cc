@@ -221,7 +221,8 @@ TEST_P(FamilyCacheTest, PrefillInChunksEqualsOnePrefill) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, FamilyCacheTest,
-                         testing::Values("llama", "qwen2", "qwen3", "gemma3"),
+                         testing::Values("llama", "llama3_rope", "qwen2", "qwen3", "qwen3_moe",
+                                         "gemma3"),
                          [](const testing::TestParamInfo<std::string>& info) {
                            return info.param;
                          });

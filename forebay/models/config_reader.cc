@@ -104,6 +104,11 @@ Result<ConfigReader> ConfigReader::Parse(const std::string& config_json, std::st
 
 bool ConfigReader::Has(std::string_view key) const { return Find(*object_, key) != nullptr; }
 
+bool ConfigReader::EmptyList(std::string_view key) const {
+  const json* value = Find(*object_, key);
+  return value == nullptr || (value->is_array() && value->empty());
+}
+
 Status ConfigReader::Size(std::string_view key, int64_t* out, bool required) const {
   const json* value = Find(*object_, key);
   if (value == nullptr) {

@@ -49,6 +49,8 @@ class ConfigReader {
   Status RopeTheta(std::string_view part, double* theta) const;
   // Which layers slide over a window ("layer_types"); empty where the file does not say.
   Result<std::vector<bool>> SlidingLayers(int64_t layers) const;
+  // Whether the key is absent, null or an empty list.
+  bool EmptyList(std::string_view key) const;
   // Whether the key is there and not null.
   bool Has(std::string_view key) const;
 

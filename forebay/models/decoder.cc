@@ -53,12 +53,14 @@ std::vector<LayerKind> WindowKinds(std::span<const int64_t> windows) {
 
 Value LayerWeights::operator[](std::string_view suffix) const {
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    if (tensors_[i].suffix == suffix) return values_[i];
+    if (tensors_[i].suffix != suffix) continue;
+    return parallel_.Gather(values_[i], PartitionOf(tensors_[i]), compute_);
   }
   FB_CHECK(false, fmt::format("no layer weight {}", suffix));
 }
 
 struct Decoder::Shared {
+  Parallel parallel;
   RowMask mask;
   std::vector<RopeTables> ropes;
   // Each layer's kind; a window that covers the row is none.
@@ -77,12 +79,16 @@ Value Decoder::Norm(Value x, Value weight) const { return RmsNorm(x, weight, eps
 
 // Rows of the embedding table, with zeros where `real_N` is false: whatever padding tokens hold (an
 // id out of range, a row of NaN), nothing of it enters the products that attention sums over.
-Value Decoder::Embed(const ParamValues& params, Value tokens_N, Value real_N) const {
+Value Decoder::Embed(const ParamValues& params, Value tokens_N, Value real_N,
+                     const ForwardOptions& options) const {
   xla::Graph& graph = *tokens_N.graph();
-  const Value table = Param(graph, params, kEmbedName);
+  Value table = Param(graph, params, kEmbedName);
   if (!graph.status().ok()) return graph.Fail("see the first error");
-  const Value x = xla::Select(xla::ExpandDims(real_N, 1), xla::Take(table, tokens_N),
-                              xla::Constant(graph, 0, table.dtype()));
+  table = options.parallel.Gather(table, TablePartition(), options.compute);
+  const Parallel::Local row = options.parallel.ToLocal(tokens_N, table.dim(0));
+  const Value x = options.parallel.Leave(xla::Select(xla::ExpandDims(xla::And(real_N, row.mine), 1),
+                                                     xla::Take(table, row.index),
+                                                     xla::Constant(graph, 0, table.dtype())));
   return spec_.embed_scale == 1 ? x : x * spec_.embed_scale;
 }
 
@@ -97,7 +103,7 @@ Value Decoder::RunPackedLayer(const Shared& shared, std::span<const Value> weigh
     const HeadShape heads{query.dim(1) / dim, key.dim(1) / dim, dim};
     return PackedAttention(query, key, value, shared.mask, rope, heads, Scores(window));
   };
-  return RunLayer(LayerWeights(spec_.map.tensors, weights), x, attend);
+  return RunLayer(LayerWeights(spec_.map.tensors, weights, x.dtype(), shared.parallel), x, attend);
 }
 
 Value Decoder::RunStacked(const Shared& shared, const ParamValues& params, Value x) const {
@@ -151,8 +157,10 @@ Value Decoder::Hidden(const ParamValues& params, const PackedInputs& inputs,
                                     xla::Comparison::kNe);
 
   // Behind a barrier, or XLA computes the mask and the angles again in each layer's fusions.
-  Shared shared{
-      .mask = MakeRowMask(inputs.segments_BT, options.attention), .ropes = {}, .kinds = {}};
+  Shared shared{.parallel = options.parallel,
+                .mask = MakeRowMask(inputs.segments_BT, options.attention),
+                .ropes = {},
+                .kinds = {}};
   Values tables = shared.mask.values;
   for (const std::vector<float>& frequencies : spec_.frequencies) {
     const RopeTables rope = MakeRopeTables(flat(inputs.positions_BT), frequencies);
@@ -170,7 +178,7 @@ Value Decoder::Hidden(const ParamValues& params, const PackedInputs& inputs,
     shared.kinds.push_back(kind);
   }
 
-  Value x = As(Embed(params, flat(inputs.tokens_BT), real_N), options.compute);
+  Value x = As(Embed(params, flat(inputs.tokens_BT), real_N, options), options.compute);
   if (options.layout == LayerLayout::kStacked) {
     x = RunStacked(shared, params, x);
   } else {
@@ -189,8 +197,9 @@ Value Decoder::Hidden(const ParamValues& params, const PackedInputs& inputs,
     }
   }
   // Zero at padding: so is its gradient, even if a loss sends NaN here.
-  const Value hidden = xla::Select(xla::ExpandDims(real_N, 1), Finish(params, x),
-                                   xla::Constant(graph, 0, DType::kF32));
+  const Value hidden =
+      xla::Select(xla::ExpandDims(real_N, 1), options.parallel.Enter(Finish(params, x)),
+                  xla::Constant(graph, 0, DType::kF32));
   return xla::Reshape(hidden, {rows, length, config().width});
 }
 

@@ -16,10 +16,12 @@
 #include "forebay/models/attention.h"
 #include "forebay/models/layers.h"
 #include "forebay/models/model.h"
+#include "forebay/models/parallel.h"
 #include "forebay/models/weight_map.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
+#include "forebay/xla/shape.h"
 
 namespace forebay::models {
 
@@ -41,18 +43,24 @@ struct DecoderSpec {
   double score_scale = 0, softcap = 0;  // see ScoreOptions
 };
 
-// One layer's traced weights, by the suffix of their names.
+// One layer's traced weights, by the suffix of their names, and where a layer's activations change
+// between being spread over tokens and over heads or features (Parallel).
 class LayerWeights {
  public:
-  // Values in the order of `tensors`, which must outlive this.
-  LayerWeights(const std::vector<LayerTensor>& tensors, std::span<const xla::Value> values)
-      : tensors_(tensors), values_(values) {}
+  // Values in the order of `tensors`, which must outlive this. `compute`: of the activations.
+  LayerWeights(const std::vector<LayerTensor>& tensors, std::span<const xla::Value> values,
+               xla::DType compute, const Parallel& parallel)
+      : tensors_(tensors), values_(values), compute_(compute), parallel_(parallel) {}
   // CHECKs that the family has such a weight.
   xla::Value operator[](std::string_view suffix) const;
+  xla::Value Enter(xla::Value x) const { return parallel_.Enter(x); }
+  xla::Value Leave(xla::Value partial) const { return parallel_.Leave(partial); }
 
  private:
   const std::vector<LayerTensor>& tensors_;
   std::span<const xla::Value> values_;
+  xla::DType compute_;
+  Parallel parallel_;
 };
 
 class Decoder : public Model {
@@ -78,7 +86,8 @@ class Decoder : public Model {
 
   explicit Decoder(DecoderSpec spec) : spec_(std::move(spec)) {}
 
-  // One residual layer: x [N, D] -> [N, D]. Calls `attend` once.
+  // One residual layer: x [N, D] -> [N, D]. Calls `attend` once. Products whose heads or features
+  // may be split stand between weights.Enter and weights.Leave.
   virtual xla::Value RunLayer(const LayerWeights& weights, xla::Value x_ND,
                               const AttendFn& attend) const = 0;
   // The family's norm over the last axis, also the final one.
@@ -94,7 +103,8 @@ class Decoder : public Model {
   xla::Value RunPackedLayer(const Shared& shared, std::span<const xla::Value> weights, xla::Value x,
                             const RopeTables& rope, xla::Value window) const;
   xla::Value RunStacked(const Shared& shared, const ParamValues& params, xla::Value x) const;
-  xla::Value Embed(const ParamValues& params, xla::Value tokens_N, xla::Value real_N) const;
+  xla::Value Embed(const ParamValues& params, xla::Value tokens_N, xla::Value real_N,
+                   const ForwardOptions& options) const;
   xla::Value Finish(const ParamValues& params, xla::Value x_ND) const;
   ScoreOptions Scores(xla::Value window) const {
     return {.scale = spec_.score_scale, .softcap = spec_.softcap, .window = window};

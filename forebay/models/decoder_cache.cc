@@ -64,7 +64,7 @@ Value Decoder::RunCachedLayers(const ParamValues& params, const Step& step, Valu
       return As(xla::Reshape(attended, query.dims()), query.dtype());
     };
     const Values weights = LayerValues(graph, params, static_cast<int64_t>(layer));
-    x = RunLayer(LayerWeights(spec_.map.tensors, weights), x, attend);
+    x = RunLayer(LayerWeights(spec_.map.tensors, weights, x.dtype(), Parallel()), x, attend);
   }
   return Finish(params, x);
 }
@@ -138,7 +138,7 @@ Value Decoder::Decode(const ParamValues& params, Value tokens_S, Value positions
                                                xla::Max(positions_S, zero), scores);
                       },
                   .positions_N = xla::Max(positions_S, zero)};
-  return RunCachedLayers(params, step, Embed(params, tokens_S, active_S), cache);
+  return RunCachedLayers(params, step, Embed(params, tokens_S, active_S, {}), cache);
 }
 
 Value Decoder::Prefill(const ParamValues& params, Value tokens_T, Value slot, Value start,
@@ -172,7 +172,7 @@ Value Decoder::Prefill(const ParamValues& params, Value tokens_T, Value slot, Va
           },
       .positions_N = index_T + start};
   const Value real_T = xla::Compare(index_T, length, xla::Comparison::kLt);
-  return RunCachedLayers(params, step, Embed(params, tokens_T, real_T), cache);
+  return RunCachedLayers(params, step, Embed(params, tokens_T, real_T, {}), cache);
 }
 
 }  // namespace forebay::models

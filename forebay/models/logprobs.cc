@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "forebay/models/logprobs.h"
+#include "forebay/models/model.h"
 #include "forebay/models/parallel.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
@@ -101,8 +101,9 @@ class Chunks {
     const Value logits = Logits(in[0], head);
     const Value ids = xla::Iota(graph, {DType::kS32, {1, head.dim(0)}}, 1);
     const Parallel::Local target = parallel_.ToLocal(in[1], head.dim(0));
-    const Value hit = xla::And(xla::Compare(ids, xla::ExpandDims(target.index, 1), Comparison::kEq),
-                               xla::ExpandDims(target.mine, 1));
+    const Value none = xla::Constant(graph, -1, DType::kS32);
+    const Value wanted = xla::Select(target.mine, target.index, none);
+    const Value hit = xla::Compare(ids, xla::ExpandDims(wanted, 1), Comparison::kEq);
     const Value softmax = xla::Exp(logits - xla::ExpandDims(in[2], 1));
     const Value d_logits = xla::Select(hit, column, zero) - softmax * column;
     const Value scaled = d_logits * (1.0 / temperature_);

@@ -18,6 +18,8 @@
 #include "forebay/models/qwen2/qwen2.h"
 #include "forebay/models/qwen3/config.h"
 #include "forebay/models/qwen3/qwen3.h"
+#include "forebay/models/qwen3_moe/config.h"
+#include "forebay/models/qwen3_moe/qwen3_moe.h"
 
 namespace forebay::models {
 namespace {
@@ -40,6 +42,8 @@ constexpr Family kFamilies[] = {
      [](const std::string& json) { return Make<Qwen2>(ParseQwen2Config(json)); }},
     {"Qwen3ForCausalLM", "qwen3",
      [](const std::string& json) { return Make<Qwen3>(ParseQwen3Config(json)); }},
+    {"Qwen3MoeForCausalLM", "qwen3_moe",
+     [](const std::string& json) { return Make<Qwen3Moe>(ParseQwen3MoeConfig(json)); }},
     {"Gemma3ForCausalLM", "gemma3_text",
      [](const std::string& json) { return Make<Gemma3>(ParseGemma3Config(json)); }},
 };

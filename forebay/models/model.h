@@ -14,10 +14,12 @@
 #include <vector>
 
 #include "forebay/base/status.h"
+#include "forebay/models/parallel.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::models {
 
@@ -39,6 +41,7 @@ struct ParamSpec {
   bool decay = true;  // takes weight decay (matrices do, norms and biases do not)
   // Its value in a new model; empty: random (RandomWeights).
   std::optional<float> start = {};
+  xla::PartitionSpec partition = {};  // over a mesh of Forebay's axes
 };
 
 // kPerLayer: one parameter a layer, layers unrolled in the program: fastest on the CPU plugin.
@@ -56,6 +59,9 @@ struct ForwardOptions {
   // kF32, or kBF16: activations and products in bf16 over f32 parameters (master weights), with
   // sums, norms, softmax and the gradients of the parameters in f32. Hidden still returns f32.
   xla::DType compute = xla::DType::kF32;
+  // On: parameters and inputs are this device's parts, as ParamSpec::partition and RowsPartition
+  // say, and so is what Hidden returns.
+  Parallel parallel;
 };
 
 // The traced parameters of one graph, by ParamSpec name.
@@ -114,9 +120,11 @@ class Model {
 // tokens at a time, forward and backward, so that no [N, V] array exists. Also the entropy of each
 // position if `entropy` is not null (no gradient). hidden_ND f32, head_VD, targets_N s32 -> [N]
 // f32. N need not be a multiple of chunk. A negative target (padding) has log-probability 0 and no
-// gradient, whatever the cotangent.
+// gradient, whatever the cotangent. `parallel` on: head_VD is this device's part along tensor,
+// gathered along fsdp.
 xla::Value ChunkedLogprobs(xla::Value hidden_ND, xla::Value head_VD, xla::Value targets_N,
-                           double temperature, int64_t chunk, xla::Value* entropy_N = nullptr);
+                           double temperature, int64_t chunk, xla::Value* entropy_N = nullptr,
+                           const Parallel& parallel = Parallel());
 
 // Random parameters in the layout kPerLayer (normal, standard deviation `scale`; norms and biases
 // have their neutral value) for tests and for training from scratch.

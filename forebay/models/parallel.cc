@@ -1,12 +1,8 @@
 #include "forebay/models/parallel.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <string>
-#include <vector>
 
-#include "forebay/models/layers.h"
 #include "forebay/xla/collectives.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
@@ -30,14 +26,13 @@ Value Parallel::Gather(Value weight, const xla::PartitionSpec& partition, xla::D
   const xla::Axes fsdp = xla::kFsdpAxis;
   for (size_t i = 0; i < partition.dims().size(); ++i) {
     if (partition.dims()[i] != fsdp) continue;
-    return xla::AllGather(As(weight, dtype), fsdp, static_cast<int>(i));
+    if (weight.dtype() != dtype) weight = xla::Convert(weight, dtype);
+    return xla::AllGather(weight, fsdp, static_cast<int>(i));
   }
   return weight;
 }
 
-Value Parallel::Enter(Value x) const {
-  return on_ ? xla::AllGather(x, xla::kTensorAxis, 0) : x;
-}
+Value Parallel::Enter(Value x) const { return on_ ? xla::AllGather(x, xla::kTensorAxis, 0) : x; }
 
 Value Parallel::Leave(Value partial) const {
   return on_ ? xla::ReduceScatter(partial, xla::kTensorAxis, 0) : partial;

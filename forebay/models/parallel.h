@@ -13,7 +13,6 @@
 // vocabulary.
 #pragma once
 
-#include "forebay/models/model.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
@@ -31,6 +30,7 @@ class Parallel {
   // `on`: in the body of a ShardMap over a mesh with all of Forebay's axes. Else every step is the
   // identity.
   explicit Parallel(bool on = false) : on_(on) {}
+  bool on() const { return on_; }
 
   // This device's part of a weight -> what a layer uses: split over tensor and expert alone.
   // Converted to `dtype` before it travels.
@@ -38,14 +38,15 @@ class Parallel {
   // [M, D] -> [N, D]: before products whose results are split over tensor.
   xla::Value Enter(xla::Value x) const;
   // [N, D], of which each device along tensor has a term -> their sum, [M, D]: after products that
-  // sum over what is split over tensor. kInvalidArgument (on the graph): N is no multiple of tensor.
+  // sum over what is split over tensor. kInvalidArgument (on the graph): N is no multiple of
+  // tensor.
   xla::Value Leave(xla::Value partial) const;
   // The same with the whole sum on each device, [N, ...] -> [N, ...].
   xla::Value Sum(xla::Value partial) const;
   xla::Value Max(xla::Value x) const;  // no gradient
 
-  // For rows `first` on of a table of `rows` a device: each index as one of this device's rows, and
-  // whether it is.
+  // Of a table that is split over tensor, `rows` a device: each index as one of this device's rows
+  // (some row, if it is none), and whether it is one.
   struct Local {
     xla::Value index, mine;
   };

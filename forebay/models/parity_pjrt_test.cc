@@ -125,11 +125,11 @@ std::string CaseName(const testing::TestParamInfo<Case>& info) {
   return info.param.family + info.param.name;
 }
 
-constexpr ForwardOptions kPlain{.layout = LayerLayout::kPerLayer, .remat = false};
-constexpr ForwardOptions kRemat{.layout = LayerLayout::kPerLayer, .remat = true};
-constexpr ForwardOptions kScan{.layout = LayerLayout::kStacked, .remat = true};
-constexpr ForwardOptions kBlocks{.attention = AttentionForm::kBlocks};
-constexpr ForwardOptions kScanBlocks{
+const ForwardOptions kPlain{.layout = LayerLayout::kPerLayer, .remat = false};
+const ForwardOptions kRemat{.layout = LayerLayout::kPerLayer, .remat = true};
+const ForwardOptions kScan{.layout = LayerLayout::kStacked, .remat = true};
+const ForwardOptions kBlocks{.attention = AttentionForm::kBlocks};
+const ForwardOptions kScanBlocks{
     .layout = LayerLayout::kStacked, .remat = true, .attention = AttentionForm::kBlocks};
 
 // Lengths 37, 23 and 50. A row of 257 needs blocks of unequal size in attention.
@@ -151,7 +151,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 std::vector<Case> OtherFamilies() {
   std::vector<Case> cases;
-  for (const std::string family : {"qwen2", "qwen3", "gemma3"}) {
+  for (const std::string family : {"llama3_rope", "qwen2", "qwen3", "qwen3_moe", "gemma3"}) {
     cases.push_back({family, "Apart", kPlain, 3, 50, {0, 1, 2}, {0, 0, 0}});
     cases.push_back({family, "PackedTightRemat", kRemat, 1, 110, {0, 0, 0}, {0, 37, 60}});
     cases.push_back({family, "PackedLongRowStacked", kScan, 1, 257, {0, 0, 0}, {200, 3, 100}});

@@ -19,6 +19,7 @@
 #include "forebay/models/model.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::models {
 namespace {
@@ -159,10 +160,10 @@ void Divide(const std::vector<std::string>& parts, const xla::Dims& dims, const 
 std::vector<ParamSpec> SharedParams(const ModelConfig& config, float norm_start) {
   const xla::Dims table = {config.vocab_size, config.width};
   std::vector<ParamSpec> specs = {
-      {std::string(kEmbedName), {DType::kF32, table}, true, {}},
+      {std::string(kEmbedName), {DType::kF32, table}, true, {}, TablePartition()},
       {std::string(kFinalNormName), {DType::kF32, {config.width}}, false, norm_start}};
   if (!config.tied_embedding) {
-    specs.push_back({std::string(kHeadName), {DType::kF32, table}, true, {}});
+    specs.push_back({std::string(kHeadName), {DType::kF32, table}, true, {}, TablePartition()});
   }
   return specs;
 }
@@ -199,6 +200,20 @@ void ForLayerParams(const WeightMap& map, LayerLayout layout, const Use& use) {
 
 }  // namespace
 
+xla::PartitionSpec TablePartition() { return {xla::kTensorAxis, xla::kFsdpAxis}; }
+
+xla::PartitionSpec PartitionOf(const LayerTensor& tensor) {
+  std::vector<xla::Axes> dims;
+  if (tensor.experts > 0) dims.emplace_back(xla::kExpertAxis);
+  if (tensor.split != Split::kNone) {
+    const bool matrix = tensor.dims.size() == 2;
+    const xla::Axes other = matrix ? xla::Axes(xla::kFsdpAxis) : xla::Axes();
+    dims.push_back(tensor.split == Split::kOut ? xla::kTensorAxis : other);
+    dims.push_back(tensor.split == Split::kOut ? other : xla::kTensorAxis);
+  }
+  return xla::PartitionSpec(std::move(dims));
+}
+
 std::string LayerName(int64_t layer, std::string_view suffix) {
   if (layer < 0) return fmt::format("model.layers.*.{}", suffix);
   return fmt::format("model.layers.{}.{}", layer, suffix);
@@ -207,10 +222,12 @@ std::string LayerName(int64_t layer, std::string_view suffix) {
 std::vector<ParamSpec> ParamsOf(const WeightMap& map, LayerLayout layout) {
   std::vector<ParamSpec> shared = SharedParams(map.config, map.norm_start);
   std::vector<ParamSpec> specs = {shared[0]};
-  ForLayerParams(map, layout,
-                 [&](const std::string& name, const Shape& shape, int64_t, const LayerTensor& t) {
-                   specs.push_back({name, shape, t.decay, t.start});
-                 });
+  ForLayerParams(
+      map, layout, [&](const std::string& name, const Shape& shape, int64_t, const LayerTensor& t) {
+        std::vector<xla::Axes> partition = PartitionOf(t).dims();
+        if (layout == LayerLayout::kStacked) partition.emplace(partition.begin());
+        specs.push_back({name, shape, t.decay, t.start, xla::PartitionSpec(std::move(partition))});
+      });
   specs.insert(specs.end(), shared.begin() + 1, shared.end());
   return specs;
 }

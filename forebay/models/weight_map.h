@@ -12,6 +12,7 @@
 #include "forebay/models/model.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/ops.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::models {
 
@@ -20,10 +21,15 @@ inline constexpr std::string_view kFinalNormName = "model.norm.weight";
 inline constexpr std::string_view kHeadName =
     "lm_head.weight";  // absent when tied to the embedding
 
+// Which dimension of a weight [out, in] (or a bias [out]) is split over tensor; a matrix is split
+// over fsdp in the other one.
+enum class Split { kNone, kOut, kIn };
+
 // One weight of each layer; its name is "model.layers.N." + suffix.
 struct LayerTensor {
   std::string suffix;
   xla::Dims dims;
+  Split split = Split::kNone;
   bool decay = true;
   std::optional<float> start;  // see ParamSpec
   // Above 0: the checkpoint has that many of them, named by the number at the suffix's "*"; the
@@ -36,6 +42,11 @@ struct WeightMap {
   std::vector<LayerTensor> tensors;
   float norm_start = 1;  // of the final norm
 };
+
+// How the embedding and the head [V, D] lie over a mesh.
+xla::PartitionSpec TablePartition();
+// How a layer's parameter lies over a mesh, without the dimension of stacked layers.
+xla::PartitionSpec PartitionOf(const LayerTensor& tensor);
 
 // "model.layers.7." + suffix; layer -1 gives the stacked name, "model.layers.*." + suffix.
 std::string LayerName(int64_t layer, std::string_view suffix);

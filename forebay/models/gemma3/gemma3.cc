@@ -40,17 +40,18 @@ Gemma3::Gemma3(const Gemma3Config& config)
            .softcap = config.softcap}) {}
 
 Value Gemma3::RunLayer(const LayerWeights& weights, Value x_ND, const AttendFn& attend) const {
-  const Value normed = Norm(x_ND, weights["input_layernorm.weight"]);
+  const Value normed = weights.Enter(Norm(x_ND, weights["input_layernorm.weight"]));
   const Value query = Project(normed, weights["self_attn.q_proj.weight"]);
   const Value key = Project(normed, weights["self_attn.k_proj.weight"]);
   const Value attended = attend(HeadRmsNorm(query, weights["self_attn.q_norm.weight"] + 1, eps()),
                                 HeadRmsNorm(key, weights["self_attn.k_norm.weight"] + 1, eps()),
                                 Project(normed, weights["self_attn.v_proj.weight"]));
-  const Value mixed = Project(attended, weights["self_attn.o_proj.weight"]);
+  const Value mixed = weights.Leave(Project(attended, weights["self_attn.o_proj.weight"]));
   const Value middle = x_ND + Norm(mixed, weights["post_attention_layernorm.weight"]);
-  const Value fed = GeGlu(Norm(middle, weights["pre_feedforward_layernorm.weight"]),
-                          weights["mlp.gate_proj.weight"], weights["mlp.up_proj.weight"],
-                          weights["mlp.down_proj.weight"]);
+  const Value ready = weights.Enter(Norm(middle, weights["pre_feedforward_layernorm.weight"]));
+  const Value fed =
+      weights.Leave(GeGlu(ready, weights["mlp.gate_proj.weight"], weights["mlp.up_proj.weight"],
+                          weights["mlp.down_proj.weight"]));
   return middle + Norm(fed, weights["post_feedforward_layernorm.weight"]);
 }
 

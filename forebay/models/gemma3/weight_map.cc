@@ -13,19 +13,19 @@ std::vector<LayerTensor> Gemma3LayerTensors(const Gemma3Config& config) {
   const int64_t width = c.width, ff = c.ff_width;
   const int64_t query = c.query_heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   // Gemma's norms multiply by 1 + weight: 0 is neutral.
-  return {{"input_layernorm.weight", {width}, false, 0.0F},
-          {"self_attn.q_proj.weight", {query, width}},
-          {"self_attn.k_proj.weight", {kv, width}},
-          {"self_attn.v_proj.weight", {kv, width}},
-          {"self_attn.q_norm.weight", {c.head_dim}, false, 0.0F},
-          {"self_attn.k_norm.weight", {c.head_dim}, false, 0.0F},
-          {"self_attn.o_proj.weight", {width, query}},
-          {"post_attention_layernorm.weight", {width}, false, 0.0F},
-          {"pre_feedforward_layernorm.weight", {width}, false, 0.0F},
-          {"mlp.gate_proj.weight", {ff, width}},
-          {"mlp.up_proj.weight", {ff, width}},
-          {"mlp.down_proj.weight", {width, ff}},
-          {"post_feedforward_layernorm.weight", {width}, false, 0.0F}};
+  return {{"input_layernorm.weight", {width}, Split::kNone, false, 0.0F},
+          {"self_attn.q_proj.weight", {query, width}, Split::kOut},
+          {"self_attn.k_proj.weight", {kv, width}, Split::kOut},
+          {"self_attn.v_proj.weight", {kv, width}, Split::kOut},
+          {"self_attn.q_norm.weight", {c.head_dim}, Split::kNone, false, 0.0F},
+          {"self_attn.k_norm.weight", {c.head_dim}, Split::kNone, false, 0.0F},
+          {"self_attn.o_proj.weight", {width, query}, Split::kIn},
+          {"post_attention_layernorm.weight", {width}, Split::kNone, false, 0.0F},
+          {"pre_feedforward_layernorm.weight", {width}, Split::kNone, false, 0.0F},
+          {"mlp.gate_proj.weight", {ff, width}, Split::kOut},
+          {"mlp.up_proj.weight", {ff, width}, Split::kOut},
+          {"mlp.down_proj.weight", {width, ff}, Split::kIn},
+          {"post_feedforward_layernorm.weight", {width}, Split::kNone, false, 0.0F}};
 }
 
 }  // namespace forebay::models

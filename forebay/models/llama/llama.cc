@@ -19,14 +19,15 @@ Llama::Llama(const LlamaConfig& config)
                .kinds = std::vector<LayerKind>(static_cast<size_t>(config.base.layers))}) {}
 
 Value Llama::RunLayer(const LayerWeights& weights, Value x_ND, const AttendFn& attend) const {
-  const Value normed = Norm(x_ND, weights["input_layernorm.weight"]);
+  const Value normed = weights.Enter(Norm(x_ND, weights["input_layernorm.weight"]));
   const Value attended = attend(Project(normed, weights["self_attn.q_proj.weight"]),
                                 Project(normed, weights["self_attn.k_proj.weight"]),
                                 Project(normed, weights["self_attn.v_proj.weight"]));
-  const Value middle = x_ND + Project(attended, weights["self_attn.o_proj.weight"]);
-  return middle + SwiGlu(Norm(middle, weights["post_attention_layernorm.weight"]),
-                         weights["mlp.gate_proj.weight"], weights["mlp.up_proj.weight"],
-                         weights["mlp.down_proj.weight"]);
+  const Value middle = x_ND + weights.Leave(Project(attended, weights["self_attn.o_proj.weight"]));
+  const Value ready = weights.Enter(Norm(middle, weights["post_attention_layernorm.weight"]));
+  return middle +
+         weights.Leave(SwiGlu(ready, weights["mlp.gate_proj.weight"], weights["mlp.up_proj.weight"],
+                              weights["mlp.down_proj.weight"]));
 }
 
 }  // namespace forebay::models

@@ -24,15 +24,16 @@ Qwen2::Qwen2(const Qwen2Config& config)
            .kinds = WindowKinds(config.windows)}) {}
 
 Value Qwen2::RunLayer(const LayerWeights& weights, Value x_ND, const AttendFn& attend) const {
-  const Value normed = Norm(x_ND, weights["input_layernorm.weight"]);
+  const Value normed = weights.Enter(Norm(x_ND, weights["input_layernorm.weight"]));
   const Value attended =
       attend(Project(normed, weights["self_attn.q_proj.weight"], weights["self_attn.q_proj.bias"]),
              Project(normed, weights["self_attn.k_proj.weight"], weights["self_attn.k_proj.bias"]),
              Project(normed, weights["self_attn.v_proj.weight"], weights["self_attn.v_proj.bias"]));
-  const Value middle = x_ND + Project(attended, weights["self_attn.o_proj.weight"]);
-  return middle + SwiGlu(Norm(middle, weights["post_attention_layernorm.weight"]),
-                         weights["mlp.gate_proj.weight"], weights["mlp.up_proj.weight"],
-                         weights["mlp.down_proj.weight"]);
+  const Value middle = x_ND + weights.Leave(Project(attended, weights["self_attn.o_proj.weight"]));
+  const Value ready = weights.Enter(Norm(middle, weights["post_attention_layernorm.weight"]));
+  return middle +
+         weights.Leave(SwiGlu(ready, weights["mlp.gate_proj.weight"], weights["mlp.up_proj.weight"],
+                              weights["mlp.down_proj.weight"]));
 }
 
 }  // namespace forebay::models

@@ -12,17 +12,17 @@ std::vector<LayerTensor> Qwen3LayerTensors(const Qwen3Config& config) {
   const ModelConfig& c = config.base;
   const int64_t width = c.width, ff = c.ff_width;
   const int64_t query = c.query_heads * c.head_dim, kv = c.kv_heads * c.head_dim;
-  return {{"input_layernorm.weight", {width}, false, 1.0F},
-          {"self_attn.q_proj.weight", {query, width}},
-          {"self_attn.k_proj.weight", {kv, width}},
-          {"self_attn.v_proj.weight", {kv, width}},
-          {"self_attn.q_norm.weight", {c.head_dim}, false, 1.0F},
-          {"self_attn.k_norm.weight", {c.head_dim}, false, 1.0F},
-          {"self_attn.o_proj.weight", {width, query}},
-          {"post_attention_layernorm.weight", {width}, false, 1.0F},
-          {"mlp.gate_proj.weight", {ff, width}},
-          {"mlp.up_proj.weight", {ff, width}},
-          {"mlp.down_proj.weight", {width, ff}}};
+  return {{"input_layernorm.weight", {width}, Split::kNone, false, 1.0F},
+          {"self_attn.q_proj.weight", {query, width}, Split::kOut},
+          {"self_attn.k_proj.weight", {kv, width}, Split::kOut},
+          {"self_attn.v_proj.weight", {kv, width}, Split::kOut},
+          {"self_attn.q_norm.weight", {c.head_dim}, Split::kNone, false, 1.0F},
+          {"self_attn.k_norm.weight", {c.head_dim}, Split::kNone, false, 1.0F},
+          {"self_attn.o_proj.weight", {width, query}, Split::kIn},
+          {"post_attention_layernorm.weight", {width}, Split::kNone, false, 1.0F},
+          {"mlp.gate_proj.weight", {ff, width}, Split::kOut},
+          {"mlp.up_proj.weight", {ff, width}, Split::kOut},
+          {"mlp.down_proj.weight", {width, ff}, Split::kIn}};
 }
 
 }  // namespace forebay::models

@@ -1,0 +1,45 @@
+#include "forebay/models/qwen3_moe/qwen3_moe.h"
+
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "forebay/models/decoder.h"
+#include "forebay/models/experts.h"
+#include "forebay/models/layers.h"
+#include "forebay/models/qwen3_moe/config.h"
+#include "forebay/models/qwen3_moe/weight_map.h"
+#include "forebay/models/rope.h"
+#include "forebay/models/weight_map.h"
+#include "forebay/xla/graph.h"
+
+namespace forebay::models {
+
+using xla::Value;
+
+Qwen3Moe::Qwen3Moe(const Qwen3MoeConfig& config)
+    : Decoder(
+          {.map = {.config = config.base, .tensors = Qwen3MoeLayerTensors(config)},
+           .frequencies = {RopeFrequencies(config.base.rope_theta, config.base.head_dim,
+                                           config.rope_scaling ? &*config.rope_scaling : nullptr)},
+           .kinds = WindowKinds(config.windows)}),
+      experts_per_token_(config.experts_per_token),
+      normalize_(config.normalize) {}
+
+Value Qwen3Moe::RunLayer(const LayerWeights& weights, Value x_ND, const AttendFn& attend) const {
+  const Value normed = weights.Enter(Norm(x_ND, weights["input_layernorm.weight"]));
+  const Value query = Project(normed, weights["self_attn.q_proj.weight"]);
+  const Value key = Project(normed, weights["self_attn.k_proj.weight"]);
+  const Value attended = attend(HeadRmsNorm(query, weights["self_attn.q_norm.weight"], eps()),
+                                HeadRmsNorm(key, weights["self_attn.k_norm.weight"], eps()),
+                                Project(normed, weights["self_attn.v_proj.weight"]));
+  const Value middle = x_ND + weights.Leave(Project(attended, weights["self_attn.o_proj.weight"]));
+  const Value ready = weights.Enter(Norm(middle, weights["post_attention_layernorm.weight"]));
+  const Routing routing = Route(ready, weights["mlp.gate.weight"], experts_per_token_, normalize_);
+  return middle +
+         weights.Leave(MixExperts(ready, routing, weights["mlp.experts.*.gate_proj.weight"],
+                                  weights["mlp.experts.*.up_proj.weight"],
+                                  weights["mlp.experts.*.down_proj.weight"]));
+}
+
+}  // namespace forebay::models
