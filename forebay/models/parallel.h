@@ -29,7 +29,7 @@ class Parallel {
  public:
   // `on`: in the body of a ShardMap over a mesh with all of Forebay's axes. Else every step is the
   // identity.
-  explicit Parallel(bool on = false) : on_(on) {}
+  constexpr explicit Parallel(bool on = false) : on_(on) {}
   bool on() const { return on_; }
 
   // This device's part of a weight -> what a layer uses: split over tensor and expert alone.
