@@ -226,6 +226,7 @@ class Log {
   void Seal(const std::shared_ptr<Segment>& segment);
   void RunFlusher();
   Result<std::shared_ptr<Segment>> NewSegment(uint32_t file_id);
+  Status AddFirstSpares();
   Status AddSpare();
   Status AddSpareForNotes();
   Status AttachMemory(Segment& segment) const;
