@@ -34,6 +34,10 @@ using xla::Values;
 
 namespace {
 
+using Table = Value RopeTables::*;
+constexpr Table kTables[] = {&RopeTables::cos_NH, &RopeTables::sin_NH, &RopeTables::key_cos_NH,
+                             &RopeTables::key_sin_NH};
+
 // The parameter, or a poisoned value with the reason on the graph.
 Value Param(xla::Graph& graph, const ParamValues& params, std::string_view name) {
   const auto it = params.find(std::string(name));
@@ -101,7 +105,12 @@ Value Decoder::RunPackedLayer(const Shared& shared, std::span<const Value> weigh
   const int64_t dim = config().head_dim;
   const AttendFn attend = [&](Value query, Value key, Value value) {
     const HeadShape heads{query.dim(1) / dim, key.dim(1) / dim, dim};
-    return PackedAttention(query, key, value, shared.mask, rope, heads, Scores(window));
+    const auto whole_rows = [&](Value x_NK) {
+      const Value x_BTK = xla::Reshape(x_NK, {shared.mask.rows, shared.mask.length, x_NK.dim(1)});
+      return xla::Reshape(shared.parallel.GatherRow(x_BTK, 1), {-1, x_NK.dim(1)});
+    };
+    return PackedAttention(query, whole_rows(key), whole_rows(value), shared.mask, rope, heads,
+                           Scores(window));
   };
   return RunLayer(LayerWeights(spec_.map.tensors, weights, x.dtype(), shared.parallel), x, attend);
 }
@@ -139,8 +148,11 @@ Value Decoder::RunStacked(const Shared& shared, const ParamValues& params, Value
       const Value here =
           xla::Compare(in[weights + 2], xla::Constant(graph, static_cast<double>(i), DType::kS32),
                        xla::Comparison::kEq);
-      rope = {xla::Select(here, shared.ropes[i].cos_NH, rope.cos_NH),
-              xla::Select(here, shared.ropes[i].sin_NH, rope.sin_NH)};
+      for (const Table table : kTables) {
+        if (!(rope.*table).empty()) {
+          rope.*table = xla::Select(here, shared.ropes[i].*table, rope.*table);
+        }
+      }
     }
     return {RunPackedLayer(shared, own, in[0], rope, in[weights + 1])};
   };
@@ -158,23 +170,32 @@ Value Decoder::Hidden(const ParamValues& params, const PackedInputs& inputs,
 
   // Behind a barrier, or XLA computes the mask and the angles again in each layer's fusions.
   Shared shared{.parallel = options.parallel,
-                .mask = MakeRowMask(inputs.segments_BT, options.attention),
+                .mask = MakeRowMask(inputs.segments_BT, options.attention, {}, options.parallel),
                 .ropes = {},
                 .kinds = {}};
-  Values tables = shared.mask.values;
   for (const std::vector<float>& frequencies : spec_.frequencies) {
-    const RopeTables rope = MakeRopeTables(flat(inputs.positions_BT), frequencies);
-    tables.push_back(rope.cos_NH);
-    tables.push_back(rope.sin_NH);
+    RopeTables rope = MakeRopeTables(flat(inputs.positions_BT), frequencies);
+    if (options.parallel.on()) {
+      const Value keys = options.parallel.GatherRow(inputs.positions_BT, 1);
+      const RopeTables of_keys = MakeRopeTables(xla::Reshape(keys, {-1}), frequencies);
+      rope.key_cos_NH = of_keys.cos_NH;
+      rope.key_sin_NH = of_keys.sin_NH;
+    }
+    shared.ropes.push_back(rope);
   }
-  tables = xla::OptimizationBarrier(tables);
-  const size_t masks = shared.mask.values.size();
-  std::copy_n(tables.begin(), masks, shared.mask.values.begin());
-  for (size_t i = masks; i < tables.size(); i += 2) {
-    shared.ropes.push_back({tables[i], tables[i + 1]});
+  std::vector<Value*> tables;
+  for (Value& value : shared.mask.values) tables.push_back(&value);
+  for (RopeTables& rope : shared.ropes) {
+    for (const Table table : kTables) {
+      if (!(rope.*table).empty()) tables.push_back(&(rope.*table));
+    }
   }
+  Values behind;
+  for (const Value* table : tables) behind.push_back(*table);
+  behind = xla::OptimizationBarrier(behind);
+  for (size_t i = 0; i < tables.size(); ++i) *tables[i] = behind[i];
   for (LayerKind kind : spec_.kinds) {
-    if (kind.window >= length) kind.window = 0;
+    if (kind.window >= shared.mask.key_length) kind.window = 0;
     shared.kinds.push_back(kind);
   }
 

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,6 +14,8 @@
 #include "forebay/models/model.h"
 #include "forebay/models/qwen2/config.h"
 #include "forebay/models/qwen3/config.h"
+#include "forebay/models/rope.h"
+#include "forebay/weights/snapshot.h"
 
 namespace forebay::models {
 namespace {
@@ -138,6 +142,60 @@ TEST(FamilyConfigTest, RefusesWhatItCannotCompute) {
     json object = Small(bad.architecture);
     object[bad.key] = bad.value;
     EXPECT_THAT(Error(object), HasSubstr(bad.says)) << bad.architecture << " " << bad.key;
+  }
+}
+
+json SmallMoe() {
+  json object = Small("Qwen3MoeForCausalLM");
+  object["num_experts"] = 4;
+  object["num_experts_per_tok"] = 2;
+  object["moe_intermediate_size"] = 24;
+  return object;
+}
+
+// A parameter holds all experts; the checkpoint has a tensor for each, in their order.
+TEST(FamilyConfigTest, ExpertsAreStackedInParametersAndApartInCheckpoints) {
+  const auto model = Model::Create(SmallMoe().dump()).value();
+  const weights::TensorMap random = RandomWeights(*model, 5);
+  const auto checkpoint = model->ToCheckpoint(random, LayerLayout::kPerLayer).value();
+  const std::string name = "model.layers.1.mlp.experts.*.down_proj.weight";
+  const auto all = random.at(name).as<float>();
+  EXPECT_EQ(random.at(name).shape().dims, (std::vector<int64_t>{4, 64, 24}));
+  const auto third = checkpoint.at("model.layers.1.mlp.experts.2.down_proj.weight").as<float>();
+  EXPECT_TRUE(std::ranges::equal(third, all.subspan(size_t{2 * 64 * 24}, size_t{64 * 24})));
+  EXPECT_EQ(checkpoint.size(), 3u + 4 * (9 + 3 * 4));
+  for (const LayerLayout layout : {LayerLayout::kPerLayer, LayerLayout::kStacked}) {
+    const auto params = model->FromCheckpoint(checkpoint, layout).value();
+    for (const ParamSpec& spec : model->Params(layout)) {
+      EXPECT_EQ(params.at(spec.name).shape(), spec.shape) << spec.name;
+    }
+    EXPECT_EQ(weights::Digest(model->ToCheckpoint(params, layout).value()),
+              weights::Digest(checkpoint));
+  }
+  weights::TensorMap missing = checkpoint;
+  missing.erase("model.layers.1.mlp.experts.2.down_proj.weight");
+  EXPECT_THAT(model->FromCheckpoint(missing, LayerLayout::kStacked).status().message(),
+              HasSubstr("1 missing: model.layers.1.mlp.experts.2.down_proj.weight"));
+}
+
+TEST(FamilyConfigTest, RefusesExpertsThatItCannotCompute) {
+  struct Bad {
+    const char* key;
+    json value;
+    const char* says;
+  };
+  const std::vector<Bad> cases = {
+      {"num_experts", nullptr, "a Qwen3-MoE model needs it"},
+      {"num_experts_per_tok", 5, "cannot have more than there are"},
+      {"num_experts", 100000, "at most 4096 experts"},
+      {"decoder_sparse_step", 2, "all layers have experts"},
+      {"mlp_only_layers", {0}, "all layers have experts"},
+      {"norm_topk_prob", 1, "must be true or false"},
+  };
+  for (const Bad& bad : cases) {
+    json object = SmallMoe();
+    object[bad.key] = bad.value;
+    EXPECT_THAT(Error(object), HasSubstr(bad.says)) << bad.key;
   }
 }
 

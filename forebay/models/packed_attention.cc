@@ -9,6 +9,7 @@
 #include "forebay/models/attention.h"
 #include "forebay/models/attention/form.h"
 #include "forebay/models/layers.h"
+#include "forebay/models/parallel.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
@@ -39,10 +40,8 @@ Value ZeroPadding(Value x, Value segments_BT) {
   return xla::Select(real, x, xla::Constant(graph, 0, x.dtype()));
 }
 
-Value RotateHeads(Value x, std::span<const Value> xs, int64_t head_dim, double scale,
-                  bool inverse) {
+Value RotateHeads(Value x, const RopeTables& rope, int64_t head_dim, double scale, bool inverse) {
   const int64_t tokens = x.dim(0), count = x.dim(1) / head_dim;
-  const RopeTables rope{xs[kCos], xs[kSin]};
   const Value x_NAH = As(xla::Reshape(x, {tokens, count, head_dim}), DType::kF32);
   const Value rotated = xla::Reshape(ApplyRope(x_NAH, rope, inverse), {tokens, count * head_dim});
   return As(scale == 1 ? rotated : rotated * scale, x.dtype());
@@ -58,18 +57,22 @@ Value SoftCapGradient(Value d_result, Value result, double cap) {
 
 }  // namespace attention
 
-RowMask MakeRowMask(Value segments_BT, AttentionForm form, const AttentionBlocks& blocks) {
+RowMask MakeRowMask(Value segments_BT, AttentionForm form, const AttentionBlocks& blocks,
+                    const Parallel& parallel) {
+  xla::Graph& graph = *segments_BT.graph();
   RowMask mask{.form = form, .blocks = blocks, .values = {}};
   mask.rows = segments_BT.dim(0);
   mask.length = segments_BT.dim(1);
+  const Value key_segments = parallel.GatherRow(segments_BT, 1);
+  mask.key_length = key_segments.dim(1);
   if (form == AttentionForm::kAuto) {
     mask.form = mask.length <= kSquareTokensMax ? AttentionForm::kSquare : AttentionForm::kBlocks;
   }
-  if (mask.form == AttentionForm::kSquare) {
-    mask.values = {segments_BT, attention::SquareBias(segments_BT)};
-  } else {
-    mask.values = {segments_BT, attention::FirstBlocks(segments_BT, blocks)};
-  }
+  if (mask.key_length > mask.length) mask.form = AttentionForm::kBlocks;
+  const Value shared = mask.form == AttentionForm::kSquare
+                           ? attention::SquareBias(segments_BT)
+                           : attention::FirstBlocks(segments_BT, key_segments, blocks);
+  mask.values = {segments_BT, shared, key_segments, parallel.RowPlace(graph, mask.length)};
   return mask;
 }
 
@@ -78,6 +81,7 @@ Value PackedAttention(Value query, Value key, Value value, const RowMask& mask,
   const attention::Setup setup{.heads = heads,
                                .rows = mask.rows,
                                .length = mask.length,
+                               .key_length = mask.key_length,
                                .blocks = mask.blocks,
                                .scale = options.scale == 0
                                             ? 1.0 / std::sqrt(static_cast<double>(heads.head_dim))
@@ -85,7 +89,7 @@ Value PackedAttention(Value query, Value key, Value value, const RowMask& mask,
                                .softcap = options.softcap,
                                .has_window = !options.window.empty()};
   const xla::Dims queries = {setup.tokens(), heads.query_heads * heads.head_dim};
-  const xla::Dims keys = {setup.tokens(), heads.kv_heads * heads.head_dim};
+  const xla::Dims keys = {mask.rows * mask.key_length, heads.kv_heads * heads.head_dim};
   xla::Graph& graph = *query.graph();
   if (!graph.status().ok()) return graph.Fail("see the first error");
   if (query.dims() != queries || key.dims() != keys || value.dims() != keys ||
@@ -97,8 +101,18 @@ Value PackedAttention(Value query, Value key, Value value, const RowMask& mask,
                     query.shape().ToString(), key.shape().ToString(), value.shape().ToString(),
                     mask.rows, mask.length, heads.query_heads, heads.kv_heads, heads.head_dim));
   }
-  Values xs = {query, key, value, rope.cos_NH, rope.sin_NH};
-  xs.insert(xs.end(), mask.values.begin(), mask.values.end());
+  const bool own_keys = rope.key_cos_NH.empty();
+  Values xs = {query,
+               key,
+               value,
+               rope.cos_NH,
+               rope.sin_NH,
+               mask.values[0],
+               mask.values[1],
+               own_keys ? rope.cos_NH : rope.key_cos_NH,
+               own_keys ? rope.sin_NH : rope.key_sin_NH,
+               mask.values[2],
+               mask.values[3]};
   if (setup.has_window) xs.push_back(options.window);
   const bool square = mask.form == AttentionForm::kSquare;
   return xla::CustomVjp(

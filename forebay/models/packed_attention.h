@@ -26,6 +26,7 @@
 #include "forebay/models/attention.h"
 #include "forebay/models/layers.h"
 #include "forebay/models/model.h"
+#include "forebay/models/parallel.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 
@@ -38,18 +39,22 @@ struct AttentionBlocks {
 // What all layers of one program share: which form, and which token may look at which.
 struct RowMask {
   AttentionForm form = AttentionForm::kSquare;  // never kAuto
-  int64_t rows = 0, length = 0;                 // B, T
+  int64_t rows = 0, length = 0;                 // B, T of the queries
+  int64_t key_length = 0;                       // T of the keys
   AttentionBlocks blocks;
-  // Segments [B, T] and, square: a bias [B, T, T]; blocks: the first block of keys for each block
-  // of queries [B * blocks of queries a row]. Put them behind an OptimizationBarrier, or XLA
+  // Segments [B, T]; square: a bias [B, T, T], blocks: the first block of keys for each block of
+  // queries [B * blocks of queries a row]; the keys' segments [B, T of the keys]; the place of a
+  // row's first query among its keys (s32 scalar). Put them behind an OptimizationBarrier, or XLA
   // computes them again in each layer.
   xla::Values values;
 };
+// `parallel` on: rows may be split over context; then each device has the queries of its part and
+// the keys of all, and the form is blocks.
 RowMask MakeRowMask(xla::Value segments_BT, AttentionForm form = AttentionForm::kAuto,
-                    const AttentionBlocks& blocks = {});
+                    const AttentionBlocks& blocks = {}, const Parallel& parallel = Parallel());
 
-// query [N, A * H], key and value [N, K * H], before rotation; rope for all N tokens -> [N, A * H],
-// in query's dtype. Scores, softmax and sums are f32, whatever the inputs are.
+// query [N, A * H], key and value [N of the keys, K * H], before rotation; rope for all N tokens ->
+// [N, A * H], in query's dtype. Scores, softmax and sums are f32, whatever the inputs are.
 xla::Value PackedAttention(xla::Value query, xla::Value key, xla::Value value, const RowMask& mask,
                            const RopeTables& rope, const HeadShape& heads,
                            const ScoreOptions& options = {});

@@ -44,6 +44,15 @@ Value Parallel::Sum(Value partial) const {
 
 Value Parallel::Max(Value x) const { return on_ ? xla::PMax(x, xla::kTensorAxis) : x; }
 
+Value Parallel::GatherRow(Value x, int dim) const {
+  return on_ ? xla::AllGather(x, xla::kContextAxis, dim) : x;
+}
+
+Value Parallel::RowPlace(xla::Graph& graph, int64_t length) const {
+  if (!on_) return xla::Constant(graph, 0, xla::DType::kS32);
+  return xla::AxisIndex(graph, xla::kContextAxis) * static_cast<double>(length);
+}
+
 Parallel::Local Parallel::ToLocal(Value index, int64_t rows) const {
   xla::Graph& graph = *index.graph();
   const auto number = [&](int64_t n) {

@@ -13,6 +13,8 @@
 // vocabulary.
 #pragma once
 
+#include <cstdint>
+
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
@@ -44,6 +46,11 @@ class Parallel {
   // The same with the whole sum on each device, [N, ...] -> [N, ...].
   xla::Value Sum(xla::Value partial) const;
   xla::Value Max(xla::Value x) const;  // no gradient
+
+  // [B, T, ...] with T at `dim` -> the whole row, [B, T * context, ...]: what other tokens look at.
+  xla::Value GatherRow(xla::Value x, int dim) const;
+  // The place of this device's first token in its rows, of which it has `length` (s32 scalar).
+  xla::Value RowPlace(xla::Graph& graph, int64_t length) const;
 
   // Of a table that is split over tensor, `rows` a device: each index as one of this device's rows
   // (some row, if it is none), and whether it is one.

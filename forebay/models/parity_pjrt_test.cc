@@ -153,7 +153,6 @@ std::vector<Case> OtherFamilies() {
   std::vector<Case> cases;
   for (const std::string family : {"llama3_rope", "qwen2", "qwen3", "qwen3_moe", "gemma3"}) {
     cases.push_back({family, "Apart", kPlain, 3, 50, {0, 1, 2}, {0, 0, 0}});
-    cases.push_back({family, "PackedTightRemat", kRemat, 1, 110, {0, 0, 0}, {0, 37, 60}});
     cases.push_back({family, "PackedLongRowStacked", kScan, 1, 257, {0, 0, 0}, {200, 3, 100}});
     cases.push_back({family, "TwoRowsBlocksStacked", kScanBlocks, 2, 80, {0, 0, 1}, {0, 40, 11}});
   }

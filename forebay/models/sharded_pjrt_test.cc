@@ -132,12 +132,15 @@ TEST_P(ShardedTest, EveryMeshHasTheLossAndGradientsOfOneDevice) {
         arguments);
     // Each further mesh costs seconds: one family meets them all.
     std::vector<xla::MeshSizes> meshes = {{.tensor = 2}};
-    if (layout == LayerLayout::kStacked) meshes = {{.fsdp = 2, .tensor = 2}};
+    if (layout == LayerLayout::kStacked) meshes = {{.fsdp = 2, .context = 2}};
+
     if (layout == LayerLayout::kStacked && GetParam().name == "llama") {
-      meshes = {{.data = 2}, {.fsdp = 4}, {.fsdp = 8}, {.data = 2, .fsdp = 2, .tensor = 2}};
+      meshes = {{.data = 2},    {.fsdp = 4},
+                {.fsdp = 8},    {.data = 2, .fsdp = 2, .tensor = 2},
+                {.context = 2}, {.fsdp = 2, .context = 2, .tensor = 2}};
     }
     for (const xla::MeshSizes& sizes : meshes) {
-      const int64_t devices = sizes.data * sizes.fsdp * sizes.tensor;
+      const int64_t devices = sizes.data * sizes.fsdp * sizes.context * sizes.tensor;
       const xla::Mesh mesh = xla::Mesh::Create(sizes, devices).value();
       const auto results = xla::RunShardMap(
           {mesh, in, out},

@@ -40,7 +40,7 @@ class Blocks {
         keys_(setup.blocks.keys),
         flat_(setup.heads.group() * setup.blocks.queries),
         query_blocks_(CeilDiv(setup.length, setup.blocks.queries)),
-        key_blocks_(CeilDiv(setup.length, setup.blocks.keys)) {}
+        key_blocks_(CeilDiv(setup.key_length, setup.blocks.keys)) {}
 
   // -> attended [N, A * H], log-sum-exps [B * I, K, M, 1].
   Values Forward(std::span<const Value> xs) const {
@@ -50,7 +50,7 @@ class Blocks {
     const Values outputs = xla::Scan(
         [&](std::span<const Value> x) { return ForwardBlock(Reading(x), x[kBoundsEnd], s, xs); },
         {}, in);
-    return {As(Join(outputs[0], queries_), xs[kQuery].dtype()), outputs[1]};
+    return {As(Join(outputs[0], queries_, setup_.length), xs[kQuery].dtype()), outputs[1]};
   }
 
   Values Backward(std::span<const Value> xs, std::span<const Value> outputs,
@@ -70,10 +70,11 @@ class Blocks {
         },
         sums, in);
     Values result(xs.size());
-    result[kQuery] =
-        RotateHeads(As(Join(found[2], queries_), dtype), xs, heads_.head_dim, setup_.scale, true);
-    result[kKey] = RotateHeads(As(Join(found[0], keys_), dtype), xs, heads_.head_dim, 1, true);
-    result[kValue] = As(Join(found[1], keys_), dtype);
+    result[kQuery] = RotateHeads(As(Join(found[2], queries_, setup_.length), dtype),
+                                 {xs[kCos], xs[kSin]}, heads_.head_dim, setup_.scale, true);
+    result[kKey] = RotateHeads(As(Join(found[0], keys_, setup_.key_length), dtype),
+                               {xs[kKeyCos], xs[kKeySin]}, heads_.head_dim, 1, true);
+    result[kValue] = As(Join(found[1], keys_, setup_.key_length), dtype);
     return result;
   }
 
@@ -99,34 +100,36 @@ class Blocks {
   Values Bounds(std::span<const Value> xs) const {
     xla::Graph& graph = *xs[kSegments].graph();
     const int64_t count = setup_.rows * query_blocks_;
-    std::vector<int32_t> last, row, place;
+    std::vector<int32_t> row, place;
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t start = i % query_blocks_ * queries_;
-      place.push_back(static_cast<int32_t>(start));
+      place.push_back(static_cast<int32_t>(i % query_blocks_ * queries_));
       row.push_back(static_cast<int32_t>(i / query_blocks_ * key_blocks_));
-      last.push_back(
-          static_cast<int32_t>(std::min(start + queries_ - 1, setup_.length - 1) / keys_));
     }
     const auto table = [&](const std::vector<int32_t>& values) {
       return xla::ConstantArrayS32(graph, values, {count});
     };
-    const Value places = table(place);
+    const Value places = table(place) + xs[kQueryPlace];
+    const Value end = xla::Constant(graph, static_cast<double>(setup_.key_length - 1), DType::kS32);
+    const Value last =
+        xla::Min(places + static_cast<double>(queries_ - 1), end) / static_cast<double>(keys_);
     Value first = xs[kShared];
     if (setup_.has_window) {
       const Value zero = xla::Constant(graph, 0, DType::kS32);
       const Value earliest = xla::Max(places - xs[kWindow] + 1, zero);
       first = xla::Max(first, earliest / static_cast<double>(keys_));
     }
-    return {first, table(last), table(row), places,
+    return {first, last, table(row), places,
             xla::Reshape(PadRows(xs[kSegments], queries_), {count, queries_})};
   }
 
   Split SplitHeads(std::span<const Value> xs) const {
-    const auto real = [&](Operand which) { return ZeroPadding(xs[which], xs[kSegments]); };
-    const Value query = RotateHeads(real(kQuery), xs, heads_.head_dim, setup_.scale, false);
-    const Value key = RotateHeads(real(kKey), xs, heads_.head_dim, 1, false);
-    return {Divide(query, queries_), Divide(key, keys_), Divide(real(kValue), keys_),
-            xla::Reshape(PadRows(xs[kSegments], keys_), {setup_.rows * key_blocks_, keys_})};
+    const Value query = RotateHeads(ZeroPadding(xs[kQuery], xs[kSegments]), {xs[kCos], xs[kSin]},
+                                    heads_.head_dim, setup_.scale, false);
+    const Value key = RotateHeads(ZeroPadding(xs[kKey], xs[kKeySegments]),
+                                  {xs[kKeyCos], xs[kKeySin]}, heads_.head_dim, 1, false);
+    const Value value = ZeroPadding(xs[kValue], xs[kKeySegments]);
+    return {Divide(query, queries_), Divide(key, keys_), Divide(value, keys_),
+            xla::Reshape(PadRows(xs[kKeySegments], keys_), {setup_.rows * key_blocks_, keys_})};
   }
 
   // [B, T, ...] padded with zeros to whole blocks of tokens.
@@ -137,20 +140,20 @@ class Blocks {
   // [N, count * H] -> [B * blocks, K, count / K * block, H].
   Value Divide(Value x, int64_t block) const {
     const int64_t group = x.dim(1) / (heads_.kv_heads * heads_.head_dim);
-    const Value rows = PadRows(xla::Reshape(x, {setup_.rows, setup_.length, x.dim(1)}), block);
+    const Value rows = PadRows(xla::Reshape(x, {setup_.rows, -1, x.dim(1)}), block);
     const int64_t blocks = setup_.rows * rows.dim(1) / block;
     const Value split =
         xla::Reshape(rows, {blocks, block, heads_.kv_heads, group, heads_.head_dim});
     return xla::Reshape(xla::Transpose(split, {0, 2, 3, 1, 4}),
                         {blocks, heads_.kv_heads, group * block, heads_.head_dim});
   }
-  // The inverse.
-  Value Join(Value x, int64_t block) const {
+  // The inverse, of rows of `length` tokens.
+  Value Join(Value x, int64_t block, int64_t length) const {
     const int64_t group = x.dim(2) / block, width = heads_.kv_heads * group * heads_.head_dim;
     const Value split = xla::Reshape(x, {x.dim(0), heads_.kv_heads, group, block, heads_.head_dim});
     const Value rows = xla::Reshape(xla::Transpose(split, {0, 3, 1, 2, 4}),
                                     {setup_.rows, x.dim(0) / setup_.rows * block, width});
-    return xla::Reshape(xla::Slice(rows, 1, 0, setup_.length), {setup_.tokens(), width});
+    return xla::Reshape(xla::Slice(rows, 1, 0, length), {setup_.rows * length, width});
   }
   // Sums over each head of x [N, A * H] -> [B * I, K, M, 1].
   Value HeadSums(Value x) const {
@@ -267,9 +270,9 @@ class Blocks {
 
 }  // namespace
 
-Value FirstBlocks(Value segments_BT, const AttentionBlocks& blocks) {
-  xla::Graph& graph = *segments_BT.graph();
-  const int64_t rows = segments_BT.dim(0), length = segments_BT.dim(1);
+Value FirstBlocks(Value query_segments_BT, Value key_segments_BT, const AttentionBlocks& blocks) {
+  xla::Graph& graph = *query_segments_BT.graph();
+  const int64_t rows = query_segments_BT.dim(0);
   constexpr double kLowest = std::numeric_limits<int32_t>::min();
   constexpr double kHighest = std::numeric_limits<int32_t>::max();
   const auto constant = [&](double value) { return xla::Constant(graph, value, DType::kS32); };
@@ -277,15 +280,16 @@ Value FirstBlocks(Value segments_BT, const AttentionBlocks& blocks) {
   struct Range {
     Value low, high;
   };
-  const auto ranges = [&](int64_t block) -> Range {
-    const int64_t count = CeilDiv(length, block);
+  const auto ranges = [&](Value segments_BT, int64_t block) -> Range {
+    const int64_t length = segments_BT.dim(1), count = CeilDiv(length, block);
     const Value padded = xla::Pad(segments_BT, 1, 0, count * block - length, 0);
     const Value split = xla::Reshape(padded, {rows, count, block});
     const Value real = xla::Compare(split, constant(0), Comparison::kNe);
     return {xla::ReduceMin(xla::Select(real, split, constant(kHighest)), {-1}),
             xla::ReduceMax(xla::Select(real, split, constant(kLowest)), {-1})};
   };
-  const Range query = ranges(blocks.queries), key = ranges(blocks.keys);
+  const Range query = ranges(query_segments_BT, blocks.queries);
+  const Range key = ranges(key_segments_BT, blocks.keys);
   const auto at_most = [](Value a_BI, Value b_BJ, bool swap) {
     return xla::Compare(xla::ExpandDims(a_BI, 2), xla::ExpandDims(b_BJ, 1),
                         swap ? Comparison::kGe : Comparison::kLe);

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "forebay/models/attention.h"
+#include "forebay/models/layers.h"
 #include "forebay/models/packed_attention.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
@@ -20,7 +21,8 @@ inline constexpr double kMasked = -1e30;
 // Sizes and options of one call.
 struct Setup {
   HeadShape heads;
-  int64_t rows, length;  // B, T
+  int64_t rows, length;  // B, T of the queries
+  int64_t key_length;    // T of the keys
   AttentionBlocks blocks;
   double scale, softcap;
   bool has_window;
@@ -28,8 +30,22 @@ struct Setup {
   int64_t tokens() const { return rows * length; }
 };
 
-// kShared: the square form's bias, the other's first blocks.
-enum Operand { kQuery, kKey, kValue, kCos, kSin, kSegments, kShared, kWindow };
+// kShared: the square form's bias, the other's first blocks. kKey...: of the tokens of the keys.
+// kQueryPlace: of the first query of a row among its keys (s32 scalar).
+enum Operand {
+  kQuery,
+  kKey,
+  kValue,
+  kCos,
+  kSin,
+  kSegments,
+  kShared,
+  kKeyCos,
+  kKeySin,
+  kKeySegments,
+  kQueryPlace,
+  kWindow
+};
 
 // [P, m, k] x [P, n, k] -> [P, m, n]: scores of queries against keys. Accumulated and returned in
 // f32, like the others.
@@ -40,7 +56,7 @@ xla::Value DotNN(xla::Value a, xla::Value b);
 xla::Value DotTN(xla::Value a, xla::Value b);
 
 // x [N, count * H], rotated head by head in f32 and scaled; in x's dtype.
-xla::Value RotateHeads(xla::Value x, std::span<const xla::Value> xs, int64_t head_dim, double scale,
+xla::Value RotateHeads(xla::Value x, const RopeTables& rope, int64_t head_dim, double scale,
                        bool inverse);
 
 // x [N, n] with zeros where the segment is 0.
@@ -63,6 +79,7 @@ xla::Values BlocksBackward(const Setup& setup, std::span<const xla::Value> xs,
 xla::Value SquareBias(xla::Value segments_BT);
 // [B * blocks of queries] s32: the first block of keys with a segment of the block of queries;
 // where all of it is padding, past the last block.
-xla::Value FirstBlocks(xla::Value segments_BT, const AttentionBlocks& blocks);
+xla::Value FirstBlocks(xla::Value query_segments_BT, xla::Value key_segments_BT,
+                       const AttentionBlocks& blocks);
 
 }  // namespace forebay::models::attention

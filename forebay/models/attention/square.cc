@@ -75,8 +75,10 @@ class Square {
     }
     const Value d_query = As(JoinHeads(xla::Concatenate(d_queries, 2)), dtype);
     Values result(xs.size());
-    result[kQuery] = RotateHeads(d_query, xs, heads_.head_dim, setup_.scale, true);
-    result[kKey] = RotateHeads(As(JoinKv(d_key), dtype), xs, heads_.head_dim, 1, true);
+    result[kQuery] =
+        RotateHeads(d_query, {xs[kCos], xs[kSin]}, heads_.head_dim, setup_.scale, true);
+    result[kKey] =
+        RotateHeads(As(JoinKv(d_key), dtype), {xs[kCos], xs[kSin]}, heads_.head_dim, 1, true);
     result[kValue] = As(JoinKv(d_value), dtype);
     return result;
   }
@@ -92,8 +94,9 @@ class Square {
 
   Split SplitHeads(std::span<const Value> xs) const {
     const auto real = [&](Operand which) { return ZeroPadding(xs[which], xs[kSegments]); };
-    const Value query = RotateHeads(real(kQuery), xs, heads_.head_dim, setup_.scale, false);
-    const Value key = RotateHeads(real(kKey), xs, heads_.head_dim, 1, false);
+    const Value query =
+        RotateHeads(real(kQuery), {xs[kCos], xs[kSin]}, heads_.head_dim, setup_.scale, false);
+    const Value key = RotateHeads(real(kKey), {xs[kCos], xs[kSin]}, heads_.head_dim, 1, false);
     return {SplitQuery(query), SplitKv(key), SplitKv(real(kValue))};
   }
   // [N, A * H] -> [B * K, G, T, H] and back.

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-
 #include "forebay/models/decoder.h"
 #include "forebay/models/qwen3_moe/config.h"
 #include "forebay/xla/graph.h"
