@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "forebay/models/layers.h"
 #include "forebay/models/model.h"
 #include "forebay/models/parallel.h"
 #include "forebay/xla/graph.h"
@@ -40,7 +41,7 @@ class Chunks {
   // xs: hidden [N, D], head [V, D], targets [N] -> logprobs, log-sum-exps and, if asked for,
   // entropies [N].
   Values Forward(std::span<const Value> xs) const {
-    const Value head = xs[1];
+    const Value head = Narrow(xs[1], xs);
     const Value rows[] = {xs[0], xs[2]};
     return MapRows(rows, {},
                    [&](std::span<const Value> in, std::span<const Value>) {
@@ -51,15 +52,15 @@ class Chunks {
 
   Values Backward(std::span<const Value> xs, std::span<const Value> outputs,
                   Value cotangent) const {
-    const Value head = xs[1];
+    const Value head = Narrow(xs[1], xs);
     // Each device has a share of what is asked of the logprobs, which all have.
     const Value rows[] = {xs[0], xs[2], outputs[1], parallel_.Sum(cotangent)};
-    const Value sums[] = {xla::ZerosLike(head)};
+    const Value sums[] = {xla::Full(*head.graph(), 0, {DType::kF32, head.dims()})};
     const Mapped mapped =
         MapRows(rows, sums, [&](std::span<const Value> in, std::span<const Value> sum) {
           return BackwardChunk(in, head, sum.empty() ? Value() : sum[0]);
         });
-    return {mapped.rows[0], mapped.sums[0], Value()};
+    return {mapped.rows[0], As(mapped.sums[0], xs[1].dtype()), Value()};
   }
 
  private:
@@ -67,8 +68,15 @@ class Chunks {
     Values rows, sums;
   };
 
+  // x in the dtype of products: bf16 if either side is, else f32.
+  static Value Narrow(Value x, std::span<const Value> xs) {
+    const bool wide = xs[0].dtype() == DType::kF32 && xs[1].dtype() == DType::kF32;
+    return As(x, wide ? DType::kF32 : DType::kBF16);
+  }
+
   Value Logits(Value hidden, Value head) const {
-    return xla::Linear(hidden * (1.0 / temperature_), head);
+    const Value scaled = As(hidden, DType::kF32) * (1.0 / temperature_);
+    return xla::DotGeneral(As(scaled, head.dtype()), head, {{}, {}, {1}, {1}}, DType::kF32);
   }
 
   Values ForwardChunk(Value hidden, Value head, Value targets) const {
@@ -106,10 +114,11 @@ class Chunks {
     const Value hit = xla::Compare(ids, xla::ExpandDims(wanted, 1), Comparison::kEq);
     const Value softmax = xla::Exp(logits - xla::ExpandDims(in[2], 1));
     const Value d_logits = xla::Select(hit, column, zero) - softmax * column;
-    const Value scaled = d_logits * (1.0 / temperature_);
-    const Value d_hidden = xla::DotGeneral(scaled, head, {{}, {}, {1}, {0}});
-    const Value d_head = xla::DotGeneral(scaled, in[0], {{}, {}, {0}, {0}});
-    return {{d_hidden}, {head_sum.empty() ? d_head : head_sum + d_head}};
+    const Value scaled = As(d_logits * (1.0 / temperature_), head.dtype());
+    const Value hidden = As(in[0], head.dtype());
+    const Value d_hidden = xla::DotGeneral(scaled, head, {{}, {}, {1}, {0}}, DType::kF32);
+    const Value d_head = xla::DotGeneral(scaled, hidden, {{}, {}, {0}, {0}}, DType::kF32);
+    return {{As(d_hidden, in[0].dtype())}, {head_sum.empty() ? d_head : head_sum + d_head}};
   }
 
   // `then`, to be computed only once `first` is there.

@@ -118,10 +118,11 @@ class Model {
 
 // Log-probabilities of target_N under softmax(hidden_ND Head^T / temperature), computed `chunk`
 // tokens at a time, forward and backward, so that no [N, V] array exists. Also the entropy of each
-// position if `entropy` is not null (no gradient). hidden_ND f32, head_VD, targets_N s32 -> [N]
-// f32. N need not be a multiple of chunk. A negative target (padding) has log-probability 0 and no
-// gradient, whatever the cotangent. `parallel` on: head_VD is this device's part along tensor,
-// gathered along fsdp.
+// position if `entropy` is not null (no gradient). hidden_ND, head_VD, targets_N s32 -> [N] f32. If
+// hidden or head is bf16, products take both in bf16 and accumulate in f32; each gradient has the
+// dtype of what it belongs to. N need not be a multiple of chunk. A negative target (padding) has
+// log-probability 0 and no gradient, whatever the cotangent. `parallel` on: head_VD is this
+// device's part along tensor, gathered along fsdp.
 xla::Value ChunkedLogprobs(xla::Value hidden_ND, xla::Value head_VD, xla::Value targets_N,
                            double temperature, int64_t chunk, xla::Value* entropy_N = nullptr,
                            const Parallel& parallel = Parallel());

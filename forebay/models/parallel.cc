@@ -17,17 +17,19 @@ xla::Axes TokenAxes() {
   return {xla::kDataAxis, xla::kFsdpAxis, xla::kExpertAxis, xla::kContextAxis};
 }
 
+xla::Axes WeightAxes() { return {xla::kFsdpAxis, xla::kExpertAxis, xla::kContextAxis}; }
+
 xla::PartitionSpec RowsPartition() {
   return {xla::Axes{xla::kDataAxis, xla::kFsdpAxis, xla::kExpertAxis}, xla::kContextAxis};
 }
 
 Value Parallel::Gather(Value weight, const xla::PartitionSpec& partition, xla::DType dtype) const {
   if (!on_) return weight;
-  const xla::Axes fsdp = xla::kFsdpAxis;
   for (size_t i = 0; i < partition.dims().size(); ++i) {
-    if (partition.dims()[i] != fsdp) continue;
+    const xla::Axes& axes = partition.dims()[i];
+    if (axes.empty() || axes.names().front() != xla::kFsdpAxis) continue;
     if (weight.dtype() != dtype) weight = xla::Convert(weight, dtype);
-    return xla::AllGather(weight, fsdp, static_cast<int>(i));
+    return xla::AllGather(weight, axes, static_cast<int>(i));
   }
   return weight;
 }

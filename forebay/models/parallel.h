@@ -5,8 +5,9 @@
 //   tokens of a row                                    over context
 //   heads, features of a feed-forward layer, words of the vocabulary     over tensor
 //   tokens between those layers (norms, residual sums)                   over tensor as well
-//   matrices        over tensor as above and over fsdp in the other dimension; a layer gathers them
-//                   from fsdp when it runs, and their gradients come back summed and scattered
+//   matrices        over tensor as above and, in the other dimension, over all axes that split the
+//                   tokens but data; a layer gathers them when it runs, and their gradients come
+//                   back summed and scattered
 //   experts         over expert
 //
 // Legend: N tokens of the rows that the devices along tensor share, M = N / tensor, D width, V
@@ -24,6 +25,8 @@ namespace forebay::models {
 
 // The axes over which tokens are spread; what is summed over tokens is summed over them.
 xla::Axes TokenAxes();
+// The axes over which a matrix is gathered.
+xla::Axes WeightAxes();
 // Of arrays [B, T] with one number a token.
 xla::PartitionSpec RowsPartition();
 
@@ -34,7 +37,7 @@ class Parallel {
   constexpr explicit Parallel(bool on = false) : on_(on) {}
   bool on() const { return on_; }
 
-  // This device's part of a weight -> what a layer uses: split over tensor and expert alone.
+  // This device's part of a weight -> what a layer uses: split over tensor (and experts) alone.
   // Converted to `dtype` before it travels.
   xla::Value Gather(xla::Value weight, const xla::PartitionSpec& partition, xla::DType dtype) const;
   // [M, D] -> [N, D]: before products whose results are split over tensor.

@@ -17,6 +17,7 @@
 
 #include "forebay/base/status.h"
 #include "forebay/models/model.h"
+#include "forebay/models/parallel.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/shape.h"
 #include "forebay/xla/sharding.h"
@@ -200,14 +201,16 @@ void ForLayerParams(const WeightMap& map, LayerLayout layout, const Use& use) {
 
 }  // namespace
 
-xla::PartitionSpec TablePartition() { return {xla::kTensorAxis, xla::kFsdpAxis}; }
+xla::PartitionSpec TablePartition() { return {xla::kTensorAxis, WeightAxes()}; }
 
 xla::PartitionSpec PartitionOf(const LayerTensor& tensor) {
   std::vector<xla::Axes> dims;
   if (tensor.experts > 0) dims.emplace_back(xla::kExpertAxis);
   if (tensor.split != Split::kNone) {
     const bool matrix = tensor.dims.size() == 2;
-    const xla::Axes other = matrix ? xla::Axes(xla::kFsdpAxis) : xla::Axes();
+    const xla::Axes gathered =
+        tensor.experts > 0 ? xla::Axes{xla::kFsdpAxis, xla::kContextAxis} : WeightAxes();
+    const xla::Axes other = matrix ? gathered : xla::Axes();
     dims.push_back(tensor.split == Split::kOut ? xla::kTensorAxis : other);
     dims.push_back(tensor.split == Split::kOut ? other : xla::kTensorAxis);
   }
