@@ -102,7 +102,7 @@ void ClientConnection::RemoveWaiter(Pending& pending) {
   pending.older = pending.newer = nullptr;
 }
 
-void ClientConnection::Complete(Slot& slot, Status status, FinishedList& finished) {
+void ClientConnection::Complete(Slot& slot, Status status, Finished& finished) {
   Pending* pending = slot.pending;
   if (slot.state == SlotState::kSending && pending != nullptr) {
     // The sender's call into the kernel has not returned: the bytes are not the caller's again yet.
@@ -120,27 +120,23 @@ void ClientConnection::Complete(Slot& slot, Status status, FinishedList& finishe
   if (pending->done != nullptr) {
     --open_async_;
     ++untold_;
-    finished.push_back({.async = pending});
+    finished.async.push_back(pending);
   } else {
     RemoveWaiter(*pending);
-    if (pending != leader_) finished.push_back({.wake = pending->signal.address()});
+    if (pending != leader_) finished.wake.Add(pending->slot);
     pending->signal.Set(Signal::kDone);  // the last touch
   }
   if (open_ == 0) idle_.NotifyAll();
 }
 
-void ClientConnection::Tell(FinishedList& finished) {
-  int64_t told = 0;
-  for (const Finished& each : finished) {
-    if (each.async == nullptr) {
-      Signal::Wake(each.wake);
-    } else {
-      const std::unique_ptr<Pending> owned(each.async);
-      owned->done(std::move(owned->status));
-      ++told;
-    }
+void ClientConnection::Tell(Finished& finished) {
+  const Finished telling = std::exchange(finished, {});
+  bells_.Ring(telling.wake);
+  for (Pending* pending : telling.async) {
+    const std::unique_ptr<Pending> owned(pending);
+    owned->done(std::move(owned->status));
   }
-  finished.clear();
+  const auto told = static_cast<int64_t>(telling.async.size());
   if (told == 0) return;
   const MutexLock lock(mutex_);
   untold_ -= told;
@@ -168,7 +164,7 @@ bool ClientConnection::Abandon(Pending& pending) {
 }
 
 Status ClientConnection::Call(Pending& pending) {
-  FinishedList finished;
+  Finished finished;
   mutex_.Lock();
   const std::optional<uint64_t> shared = Place(pending);
   if (state_ == State::kClosed) {
@@ -197,7 +193,8 @@ Status ClientConnection::Call(Pending& pending) {
     }
     mutex_.Unlock();
     const TimePoint until = std::max(pending.deadline, now + std::chrono::milliseconds(5));
-    if (pending.signal.WaitUntil(until) == Signal::kDone) return std::move(pending.status);
+    if (bells_.Wait(pending.signal, pending.slot, until) == Signal::kDone)
+      return std::move(pending.status);
     mutex_.Lock();
   }
   mutex_.Unlock();
@@ -229,7 +226,7 @@ bool ClientConnection::WaitIdle(TimePoint deadline) {
 }
 
 void ClientConnection::Close(const Status& why) {
-  FinishedList finished;
+  Finished finished;
   {
     const MutexLock lock(mutex_);
     CloseFor(why, finished);

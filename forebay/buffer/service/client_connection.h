@@ -92,11 +92,12 @@ class ClientConnection {
     bool answered = false;  // while its bytes were still being sent: told when that has ended
     bool leaving = false;   // its caller waits for nothing but the end of the sending
   };
+  // Decided under the lock, told after it.
   struct Finished {
-    Pending* async = nullptr;
-    const void* wake = nullptr;
+    std::vector<Pending*> async;
+    Bells::Chosen wake;
+    bool empty() const { return async.empty() && !wake.any(); }
   };
-  using FinishedList = std::vector<Finished>;
 
   // ---- client_connection.cc: calling
   // Copies an append's payload into memory that is shared, if there is any. Unlocks meanwhile.
@@ -107,36 +108,37 @@ class ClientConnection {
   void AddWaiter(Pending& pending) FB_REQUIRES(mutex_);
   void RemoveWaiter(Pending& pending) FB_REQUIRES(mutex_);
   void FreeSlot(Slot& slot) FB_REQUIRES(mutex_);
-  void Complete(Slot& slot, Status status, FinishedList& finished) FB_REQUIRES(mutex_);
-  void Tell(FinishedList& finished) FB_EXCLUDES(mutex_);
+  void Complete(Slot& slot, Status status, Finished& finished) FB_REQUIRES(mutex_);
+  void Tell(Finished& finished) FB_EXCLUDES(mutex_);
 
   // ---- client_io.cc: moving bytes. These unlock and lock again.
   void Send(Pending* caller = nullptr) FB_REQUIRES(mutex_);
   bool Gather() FB_REQUIRES(mutex_);
   void WriteAll() FB_REQUIRES(mutex_);
-  void Rescue(size_t next_area, FinishedList& finished) FB_REQUIRES(mutex_);
+  void Rescue(size_t next_area, Finished& finished) FB_REQUIRES(mutex_);
   // Reads for all until `pending` is answered (null: until no asynchronous append is open), the
   // deadline, or the loss of the connection; then hands the role on. True when it is answered.
   bool Lead(Pending* pending, TimePoint deadline) FB_REQUIRES(mutex_);
-  Status OnFrame(const FrameHeader& header, std::string_view payload, FinishedList& finished)
+  Status OnFrame(const FrameHeader& header, std::string_view payload, Finished& finished)
       FB_REQUIRES(mutex_);
-  Status OnAnswer(const FrameHeader& header, std::string_view payload, FinishedList& finished)
+  Status OnAnswer(const FrameHeader& header, std::string_view payload, Finished& finished)
       FB_REQUIRES(mutex_);
-  void HandOn(FinishedList& finished) FB_REQUIRES(mutex_);
+  void HandOn(Finished& finished) FB_REQUIRES(mutex_);
 
   // ---- client_keeper.cc: losing and finding the server
   void Keep();
-  void Tick(FinishedList& finished) FB_REQUIRES(mutex_);
+  void Tick(Finished& finished) FB_REQUIRES(mutex_);
   void Reconnect(Duration& backoff) FB_REQUIRES(mutex_);
   void Opened(Connected connected) FB_REQUIRES(mutex_);
-  void Break(const Status& why, FinishedList& finished) FB_REQUIRES(mutex_);
+  void Break(const Status& why, Finished& finished) FB_REQUIRES(mutex_);
   // Of what nobody is sending right now; the sender sees to that.
-  void FailOpen(const Status& why, bool appends, FinishedList& finished) FB_REQUIRES(mutex_);
-  void CloseFor(const Status& why, FinishedList& finished) FB_REQUIRES(mutex_);
+  void FailOpen(const Status& why, bool appends, Finished& finished) FB_REQUIRES(mutex_);
+  void CloseFor(const Status& why, Finished& finished) FB_REQUIRES(mutex_);
 
   ClientSession& session_;
   const Purpose purpose_;
 
+  Bells bells_;
   mutable Mutex mutex_;
   CondVar keeper_wake_, idle_;
   State state_ FB_GUARDED_BY(mutex_) = State::kBroken;

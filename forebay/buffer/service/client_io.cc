@@ -132,7 +132,7 @@ void ClientConnection::Send(Pending* caller) {
   if (sending_ || state_ != State::kOpen) return;
   sending_ = true;
   sender_ = caller;
-  FinishedList finished;
+  Finished finished;
   while (state_ == State::kOpen && Gather()) {
     WriteAll();
     for (const Piece& piece : sent_pieces_) {
@@ -158,7 +158,7 @@ void ClientConnection::Send(Pending* caller) {
   }
 }
 
-void ClientConnection::Rescue(size_t next_area, FinishedList& finished) {
+void ClientConnection::Rescue(size_t next_area, Finished& finished) {
   for (const Piece& piece : sent_pieces_) {
     Slot& slot = slots_[piece.slot];
     if (slot.request != piece.request || !slot.leaving || slot.state != SlotState::kSending) {
@@ -176,7 +176,7 @@ void ClientConnection::Rescue(size_t next_area, FinishedList& finished) {
       Complete(slot, std::move(slot.pending->status), finished);
     } else {
       slot.pending->signal.Look();
-      finished.push_back({.wake = slot.pending->signal.address()});
+      finished.wake.Add(slot.pending->slot);
     }
   }
 }
@@ -199,7 +199,7 @@ void ClientConnection::WriteAll() {
     }
     bool held_up = io.state == Io::State::kWantRead || io.state == Io::State::kWantWrite;
     if (held_up) WaitWritable(stream_->fd(), Now() + kSendTurn);
-    FinishedList finished;
+    Finished finished;
     mutex_.Lock();
     if (held_up) {
       Rescue(next, finished);
@@ -218,7 +218,7 @@ void ClientConnection::WriteAll() {
 bool ClientConnection::Lead(Pending* pending, TimePoint deadline) {
   reading_ = true;
   leader_ = pending;
-  FinishedList finished;
+  Finished finished;
   bool answered = false;
   // What TLS holds does not show on the socket: it is read first.
   bool wait = !stream_->tls();
@@ -266,7 +266,7 @@ bool ClientConnection::Lead(Pending* pending, TimePoint deadline) {
   return answered;
 }
 
-void ClientConnection::HandOn(FinishedList& finished) {
+void ClientConnection::HandOn(Finished& finished) {
   if (state_ == State::kOpen && newest_ != nullptr) {
     // The newest's answer comes last: it can lead for longest. Not who is busy sending, or
     // answered.
@@ -274,7 +274,7 @@ void ClientConnection::HandOn(FinishedList& finished) {
     while (next != nullptr && (next == sender_ || slots_[next->slot].answered)) next = next->older;
     if (next != nullptr) {
       next->signal.Look();
-      finished.push_back({.wake = next->signal.address()});
+      finished.wake.Add(next->slot);
       return;
     }  // the sender looks for itself
   }
@@ -282,7 +282,7 @@ void ClientConnection::HandOn(FinishedList& finished) {
 }
 
 Status ClientConnection::OnFrame(const FrameHeader& header, std::string_view payload,
-                                 FinishedList& finished) {
+                                 Finished& finished) {
   switch (header.type) {
     case FrameType::kAppended:
       for (; payload.size() >= sizeof(uint64_t); payload.remove_prefix(sizeof(uint64_t))) {
@@ -322,7 +322,7 @@ Status ClientConnection::OnFrame(const FrameHeader& header, std::string_view pay
 }
 
 Status ClientConnection::OnAnswer(const FrameHeader& header, std::string_view payload,
-                                  FinishedList& finished) {
+                                  Finished& finished) {
   std::shared_ptr<const void> memory;
   if (header.type == FrameType::kReplyShared) {
     const Result<SharedPiece> piece = ParseSharedPiece(payload);

@@ -75,7 +75,7 @@ void ClientConnection::Opened(Connected connected) {
                     [this](uint32_t i) FB_REQUIRES(mutex_) { return slots_[i].request; });
 }
 
-void ClientConnection::FailOpen(const Status& why, bool appends, FinishedList& finished) {
+void ClientConnection::FailOpen(const Status& why, bool appends, Finished& finished) {
   for (Slot& slot : slots_) {
     if (slot.state == SlotState::kFree || slot.state == SlotState::kSending) continue;
     if (slot.type != FrameType::kAppend || appends || slot.pending == nullptr) {
@@ -86,7 +86,7 @@ void ClientConnection::FailOpen(const Status& why, bool appends, FinishedList& f
                             FB_REQUIRES(mutex_) { return slots_[i].state == SlotState::kFree; });
 }
 
-void ClientConnection::Break(const Status& why, FinishedList& finished) {
+void ClientConnection::Break(const Status& why, Finished& finished) {
   if (state_ != State::kOpen) return;
   state_ = State::kBroken;
   last_error_ = Unavailable(why.message());
@@ -96,7 +96,7 @@ void ClientConnection::Break(const Status& why, FinishedList& finished) {
   keeper_wake_.NotifyAll();
 }
 
-void ClientConnection::CloseFor(const Status& why, FinishedList& finished) {
+void ClientConnection::CloseFor(const Status& why, Finished& finished) {
   if (state_ == State::kClosed) return;
   if (state_ == State::kOpen) shutdown(stream_->fd(), SHUT_RDWR);
   state_ = State::kClosed;
@@ -105,7 +105,7 @@ void ClientConnection::CloseFor(const Status& why, FinishedList& finished) {
   keeper_wake_.NotifyAll();
 }
 
-void ClientConnection::Tick(FinishedList& finished) {
+void ClientConnection::Tick(Finished& finished) {
   const TimePoint now = Now();
   for (Slot& slot : slots_) {
     if (slot.pending == nullptr || slot.pending->done == nullptr) continue;
@@ -122,7 +122,7 @@ void ClientConnection::Tick(FinishedList& finished) {
     --open_;
     --open_async_;
     ++untold_;
-    finished.push_back({.async = pending});
+    finished.async.push_back(pending);
   }
   if (state_ != State::kOpen) return;
   if (now - last_in_ > idle_deadline_) {
@@ -137,7 +137,7 @@ void ClientConnection::Tick(FinishedList& finished) {
 
 void ClientConnection::Keep() {
   Duration backoff = Duration::zero();
-  FinishedList finished;
+  Finished finished;
   mutex_.Lock();
   TimePoint next_tick = Now() + tick_;
   while (state_ != State::kClosed) {
@@ -170,7 +170,7 @@ void ClientConnection::Reconnect(Duration& backoff) {
   Result<Connected> connected = session_.Connect(purpose_, Now() + attempt);
   mutex_.Lock();
   if (state_ == State::kClosed) return;
-  FinishedList finished;
+  Finished finished;
   if (connected.ok()) {
     backoff = Duration::zero();
     ++counts_.reconnects;

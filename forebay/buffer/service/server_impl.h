@@ -4,6 +4,8 @@
 // server_readers.cc and server_calls.cc answer them; server_shared.cc shares memory.
 #pragma once
 
+#include <sys/epoll.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -66,6 +69,7 @@ struct Connection {
   int64_t number = 0, epoch = 0;
   bool fenced = false;
 
+  bool appends = false;        // has done so
   int64_t append_bytes = 0;    // unacknowledged
   int32_t requests = 0;        // open
   std::vector<uint64_t> acks;  // to be sent
@@ -138,6 +142,7 @@ class ServerImpl final : public Server {
   void Run();
   int WaitMs() const;
   void Accept(Listener& listener);
+  void OnEvents(std::span<const epoll_event> events);
   void OnEvent(Connection& c, uint32_t events);
   void Read(Connection& c);
   void Handshake(Connection& c);

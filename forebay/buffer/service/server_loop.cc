@@ -116,15 +116,16 @@ void ServerImpl::Run() {
     const int n = epoll_wait(epoll_.get(), events.data(), events.size(), wait_ms);
     sleeping_ = false;
     now_ = Now();
-    for (int i = 0; i < n; ++i) {
-      const uint64_t id = events[i].data.u64;
-      if (id == 0) continue;
-      if (id <= listeners_.size()) {
-        Accept(listeners_[id - 1]);
-      } else if (Connection* c = Find(id)) {
-        OnEvent(*c, events[i].events);
-      }
-    }
+    // Those that do not append first, and their answers: a take does not wait for appends that take
+    // longer.
+    const std::span all = std::span(events).first(static_cast<size_t>(std::max(n, 0)));
+    const auto appending = std::ranges::partition(all, [this](const epoll_event& event) {
+      const Connection* const c = Find(event.data.u64);
+      return c == nullptr || !c->appends;
+    });
+    OnEvents(all.first(all.size() - appending.size()));
+    FlushTouched();
+    OnEvents(appending);
     for (const uint64_t id : std::exchange(again_, {})) {
       if (Connection* c = Find(id)) Read(*c);
     }
@@ -194,6 +195,18 @@ void ServerImpl::Accept(Listener& listener) {
       Refuse(accepted, Refusal::kConnections,
              ResourceExhausted(fmt::format("the server has its {} connections (connections_max)",
                                            options_.connections_max)));
+    }
+  }
+}
+
+void ServerImpl::OnEvents(std::span<const epoll_event> events) {
+  for (const epoll_event& event : events) {
+    const uint64_t id = event.data.u64;
+    if (id == 0) continue;
+    if (id <= listeners_.size()) {
+      Accept(listeners_[id - 1]);
+    } else if (Connection* c = Find(id)) {
+      OnEvent(*c, event.events);
     }
   }
 }

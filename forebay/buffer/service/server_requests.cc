@@ -219,6 +219,7 @@ Status ServerImpl::OnAppend(Connection& c, const FrameHeader& header, std::strin
   slot.bytes = bytes;
   slot.table = header.table;
   if (tables_[header.table].tails > 0) slot.copy = Text(std::string(payload));
+  c.appends = true;
   c.append_bytes += bytes;
   counts_.append_bytes += bytes;
   CheckPause();

@@ -1,7 +1,9 @@
-// Signal: what one thread that waits is told, on a futex. Cheaper than a condition variable where
-// dozens of threads wait, each for its own answer.
+// Signals: what threads that wait are told, each its own, on futexes. Where dozens wait, one system
+// call wakes any number of them: with one for each, a thread that wakes others is put aside after
+// the first, and the last waits for milliseconds.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 
@@ -17,23 +19,47 @@ class Signal {
     kDone = 2,  // the answer is there; whoever said so does not touch the waiter any more
   };
 
-  // Blocks until there is something, or the deadline; a kLook is taken away by it.
-  Value WaitUntil(TimePoint deadline);
-
-  // Stores, then wakes with Wake(): in two steps, so that the storing can be done under a lock.
+  // Each is followed by Bells::Ring, where the lock that the storing was done under is free again.
   void Set(Value value) { value_.store(value, std::memory_order_release); }
   // Never says less than was said.
   void Look() {
     uint32_t nothing = kNothing;
     value_.compare_exchange_strong(nothing, kLook, std::memory_order_release);
   }
-  // The signal may be gone by now (its waiter saw the value and went on): the address is a name for
-  // the kernel, nothing behind it is read.
-  static void Wake(const void* address);
-  const void* address() const { return &value_; }
 
  private:
+  friend class Bells;
   std::atomic<uint32_t> value_{kNothing};
+};
+
+// What the threads that wait for signals sleep on. A waiter has a number; two that share a bell are
+// woken together, and the other one sleeps again.
+class Bells {
+ public:
+  static constexpr uint32_t kWords = 8;
+  static constexpr uint32_t kBits = 32;
+  // Whom to wake.
+  class Chosen {
+   public:
+    void Add(uint32_t number) {
+      bits_[number / kBits % kWords] |= uint32_t{1} << number % kBits;
+      any_ = true;
+    }
+    bool any() const { return any_; }
+
+   private:
+    friend class Bells;
+    std::array<uint32_t, kWords> bits_{};
+    bool any_ = false;
+  };
+
+  // Blocks until the signal says something, or the deadline; a kLook is taken away by it.
+  Signal::Value Wait(Signal& signal, uint32_t number, TimePoint deadline);
+  // After their signals were set. The waiters may be gone by now.
+  void Ring(const Chosen& chosen);
+
+ private:
+  std::array<std::atomic<uint32_t>, kWords> rung_{};  // times
 };
 
 }  // namespace forebay::buffer
