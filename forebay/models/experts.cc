@@ -239,7 +239,7 @@ Routing Route(Value x_ND, Value router_ED, int64_t top_k, bool normalize) {
     const Value poison = graph.Fail("see the first error");
     return {poison, poison};
   }
-  const Value logits = As(Project(x_ND, router_ED), DType::kF32);
+  const Value logits = Project(As(x_ND, DType::kF32), As(router_ED, DType::kF32));
   const Value probabilities = xla::Softmax(logits, -1);
   const Value order = xla::SortDescending(xla::StopGradient(probabilities)).second;
   const Value chosen = xla::Slice(order, 1, 0, top_k);
