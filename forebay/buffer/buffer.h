@@ -163,7 +163,8 @@ struct BufferListener {
   std::function<void(const TrajectoryId&, RejectReason)> on_rejected;
   // A trajectory became durable and pending.
   std::function<void(const TrajectoryId&)> on_pending;
-  // Appends are refused from now on (a failed sync, a full disk that did not clear): the reason.
+  // What must be logged is refused from now on (a failed sync, a full disk that did not clear): the
+  // reason. ReadBatch, Lease of batches that are leased in the log, and Take go on until Close.
   std::function<void(const Status&)> on_failure;
 };
 

@@ -251,9 +251,9 @@ Status Recoverer::ReadSegment(uint32_t number, SegmentFile& segment) {
     std::string bytes(static_cast<size_t>(known.bytes), '\0');
     if (read.ok()) read = segment.file->ReadAt(0, bytes.data(), bytes.size());
     if (!read.ok()) {
+      // As above: its file stays.
       Note(fmt::format("segment {}: {}", number, read.message()));
       ++unreadable_;
-      known_.push_back(known);
       return OkStatus();
     }
     scan = ScanSegment(bytes, number);

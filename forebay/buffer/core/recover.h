@@ -25,8 +25,8 @@ struct Recovered {
 
 // Reads the folder. What was damaged is copied to its sub-folder "quarantine"; segments that a
 // crash left open get their index. Attempts in flight are over; batches after `committed_batch` are
-// replays. All of this is durable when it returns, and segments that nothing needs are gone: a start
-// has room for its own. Errors as for Buffer::Open.
+// replays. All of this is durable when it returns, and segments that nothing needs are gone: a
+// start has room for its own. Errors as for Buffer::Open.
 Result<Recovered> Recover(FileSystem& files, StateFiles& states, const BufferOptions& options,
                           int64_t committed_batch);
 
