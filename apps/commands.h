@@ -31,9 +31,10 @@ struct CompareCommand {
 Status Compare(const CompareCommand& command);
 
 struct ExportCommand {
-  std::string run;     // run directory
-  int64_t step = -1;   // -1: the newest checkpoint
-  std::string output;  // the Hugging Face folder to write
+  std::string run;        // run directory
+  int64_t step = -1;      // -1: the newest checkpoint
+  std::string output;     // the Hugging Face folder to write
+  bool adapters = false;  // only the LoRA adapters, as PEFT reads them
 };
 Status Export(const ExportCommand& command);
 

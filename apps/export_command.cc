@@ -1,7 +1,6 @@
 // forebay export: a checkpoint as a Hugging Face folder.
 #include <cstdio>
 #include <string>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -10,6 +9,8 @@
 #include "forebay/base/status.h"
 #include "forebay/control/config.h"
 #include "forebay/learner/checkpoint.h"
+#include "forebay/learner/lora.h"
+#include "forebay/learner/train_step.h"
 #include "forebay/weights/model_files.h"
 
 namespace forebay::apps {
@@ -28,7 +29,21 @@ Status Export(const ExportCommand& command) {
   for (const std::string& note : checkpoint.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   // Configuration, tokenizer and template are those of the model that the run started from.
   FB_ASSIGN_OR_RETURN(LoadedModel model, LoadModel(*config));
-  model.files.tensors = std::move(checkpoint.data.state.train.params);
+  const learner::TrainState& train = checkpoint.data.state.train;
+  const learner::LoraOptions& lora = checkpoint.data.lora;
+  if (command.adapters) {
+    if (train.adapters.empty()) {
+      return FailedPrecondition(
+          "the run has no LoRA adapters (learner.lora_rank was 0): export it without --adapters");
+    }
+    FB_RETURN_IF_ERROR(
+        learner::ExportPeft(command.output, lora, train.adapters, config->model.path));
+    std::printf("wrote %s: the adapters after step %lld, for PEFT\n", command.output.c_str(),
+                static_cast<long long>(checkpoint.data.state.step));
+    return OkStatus();
+  }
+  FB_ASSIGN_OR_RETURN(model.files.tensors, learner::MergeAdapters(train.params, train.adapters,
+                                                                  learner::LoraScale(lora)));
   FB_RETURN_IF_ERROR(weights::WriteModelFolder(command.output, model.files));
   std::printf("wrote %s: the weights after step %lld\n", command.output.c_str(),
               static_cast<long long>(checkpoint.data.state.step));

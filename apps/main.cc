@@ -62,6 +62,8 @@ int Main(int argc, char** argv) {
       app.add_subcommand("export", "write a checkpoint as a Hugging Face folder");
   export_app->add_option("run", export_command.run, "run directory")->required();
   export_app->add_option("output", export_command.output, "folder to write")->required();
+  export_app->add_flag("--adapters", export_command.adapters,
+                       "only the LoRA adapters, in PEFT's format (default: merged into the model)");
   export_app->add_option("--step", export_command.step, "checkpoint to take (default: the newest)");
 
   ReplayCommand replay;

@@ -50,6 +50,18 @@ std::string Place(int64_t from_step) {
   return from_step == 0 ? kStart : fmt::format("the checkpoint of step {}", from_step);
 }
 
+// Optimizer state "m.NAME", ... by its slot.
+std::map<std::string, weights::TensorMap> BySlot(const weights::TensorMap& state) {
+  std::map<std::string, weights::TensorMap> out;
+  for (const auto& [name, tensor] : state) out[name.substr(0, name.find('.'))][name] = tensor;
+  return out;
+}
+std::string SlotName(const std::string& slot) {
+  if (slot == "m") return "checkpoint first moments";
+  if (slot == "v") return "checkpoint second moments";
+  return "checkpoint optimizer state " + slot;
+}
+
 // What a replay may start from, oldest first.
 std::vector<CheckpointInfo> Bases(const std::string& run) {
   std::vector<CheckpointInfo> bases = {{}};  // step 0: no file, the model's own weights
@@ -300,8 +312,12 @@ class Replayer {
       FB_ASSIGN_OR_RETURN(const learner::LearnerState state, learner_->State());
       const learner::TrainState& kept = loaded->data.state.train;
       AddTensors("checkpoint weights", kept.params, state.train.params);
-      AddTensors("checkpoint first moments", kept.m, state.train.m);
-      AddTensors("checkpoint second moments", kept.v, state.train.v);
+      if (!kept.adapters.empty()) {
+        AddTensors("checkpoint adapters", kept.adapters, state.train.adapters);
+      }
+      for (const auto& [slot, tensors] : BySlot(kept.optimizer)) {
+        AddTensors(SlotName(slot), tensors, BySlot(state.train.optimizer)[slot]);
+      }
       AddRow(options_.step, "checkpoint updates", std::to_string(kept.updates),
              std::to_string(state.train.updates));
     }

@@ -10,6 +10,7 @@
 #include "forebay/control/coordinator.h"
 #include "forebay/learner/advantages.h"
 #include "forebay/learner/learner.h"
+#include "forebay/learner/optimizer.h"
 #include "forebay/learner/schedule.h"
 #include "forebay/learner/token_weights.h"
 #include "forebay/models/model.h"
@@ -32,7 +33,9 @@ learner::LearnerOptions MakeLearnerOptions(const control::Config& config,
   const auto advantage = learner::ParseAdvantageKind(l.advantage);
   const auto aggregation = learner::ParseAggregation(l.aggregation);
   const auto schedule = learner::ParseScheduleKind(l.schedule);
-  FB_CHECK(advantage && aggregation && schedule, "the configuration's choices are the learner's");
+  const auto optimizer = learner::ParseOptimizerKind(l.optimizer);
+  FB_CHECK(advantage && aggregation && schedule && optimizer,
+           "the configuration's choices are the learner's");
   learner::LearnerOptions o;
   o.steps = config.run.steps;
   o.groups_per_step = l.groups_per_step;
@@ -40,15 +43,23 @@ learner::LearnerOptions MakeLearnerOptions(const control::Config& config,
   o.advantage = *advantage;
   o.aggregation.mode = *aggregation;
   o.loss = {.clip_low = l.clip_low, .clip_high = l.clip_high, .is_cap = l.is_cap};
-  o.optimizer = {.beta1 = l.beta1,
+  o.optimizer = {.kind = *optimizer,
+                 .beta1 = l.beta1,
                  .beta2 = l.beta2,
                  .epsilon = l.adam_eps,
+                 .momentum = l.momentum,
                  .weight_decay = l.weight_decay,
                  .grad_clip = l.grad_clip};
   o.schedule = {.kind = *schedule,
                 .learning_rate = l.learning_rate,
                 .warmup_steps = l.warmup_steps,
-                .total_steps = config.run.steps};
+                .total_steps = config.run.steps,
+                .decay_steps = l.decay_steps,
+                .end_fraction = l.learning_rate_end};
+  o.lora = {.rank = l.lora_rank,
+            .alpha = l.lora_alpha,
+            .rslora = l.lora_rslora,
+            .targets = l.lora_targets};
   o.skip_zero_advantage = l.skip_zero_advantage;
   o.tokens_max = config.rollout.tokens_max;
   o.row_lengths = l.row_lengths;

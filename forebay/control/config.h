@@ -69,17 +69,25 @@ struct LearnerSection {
   int64_t groups_per_step = 4, group_size = 8;
   std::string advantage = "grpo";          // grpo | dr_grpo | rloo
   std::string aggregation = "token_mean";  // see docs/GLOSSARY.md
+  std::string optimizer = "adamw";         // adamw | adamw_8bit | adafactor | lion | muon
   double learning_rate = 1e-5, weight_decay = 0.0, beta1 = 0.9, beta2 = 0.95, adam_eps = 1e-8;
+  double momentum = 0.95;             // muon
   double grad_clip = 1.0;             // global norm; 0: off
-  std::string schedule = "constant";  // constant | linear | cosine
-  int64_t warmup_steps = 0;
+  std::string schedule = "constant";  // constant | linear | cosine | wsd | inverse_sqrt
+  int64_t warmup_steps = 0, decay_steps = 0;
+  double learning_rate_end = 0;  // fraction of learning_rate
+  int64_t lora_rank = 0;         // 0: all weights are trained
+  double lora_alpha = 16;
+  bool lora_rslora = false;
+  std::vector<std::string> lora_targets = {"all-linear"};
   double clip_low = 0.2, clip_high = 0.2;
   double is_cap = 2.0;  // truncated importance sampling; 0: no correction
   bool skip_zero_advantage = true;
-  std::vector<int64_t> row_lengths;   // packed row lengths; empty: chosen, and adapted to the batches
+  std::vector<int64_t>
+      row_lengths;  // packed row lengths; empty: chosen, and adapted to the batches
   int64_t tokens_per_program = 1024;  // rows * row length of one compiled shape
   int64_t shapes_max = 8;
-  int64_t replan_every_steps = 8;  // 0: keep the row lengths of the start
+  int64_t replan_every_steps = 8;          // 0: keep the row lengths of the start
   std::string layer_layout = "per_layer";  // per_layer | stacked
   bool remat = false;
   int64_t logprob_chunk = 512;

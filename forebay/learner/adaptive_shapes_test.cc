@@ -64,7 +64,7 @@ class GatedStep final : public TrainStep {
   Result<StepOutcome> Run(std::span<const MicroBatch>, double) override { return Internal("no"); }
   Result<GradientValues> Gradients(const MicroBatch&) override { return Internal("no"); }
   Result<weights::TensorMap> Params() const override { return Internal("no"); }
-  Result<TrainState> Moments() const override { return Internal("no"); }
+  Result<TrainState> State() const override { return Internal("no"); }
   int64_t updates() const override { return 0; }
 
  private:

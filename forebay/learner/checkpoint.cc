@@ -28,6 +28,9 @@ namespace fs = std::filesystem;
 using weights::TensorMap;
 
 constexpr std::string_view kPrefix = "step_";
+constexpr const char* kModelFile = "/model.safetensors";
+constexpr const char* kOptimizerFile = "/optimizer.safetensors";
+constexpr const char* kAdaptersFile = "/adapters.safetensors";
 constexpr size_t kManifestBytesMax = size_t{64} << 20;
 
 std::string StepName(int64_t step) { return fmt::format("{}{:06}", kPrefix, step); }
@@ -62,24 +65,6 @@ void Remove(const std::string& path) {
   fs::remove_all(path, ignored);
 }
 
-TensorMap JoinMoments(const TrainState& state) {
-  TensorMap moments;
-  for (const auto& [name, tensor] : state.m) moments.emplace("m." + name, tensor);
-  for (const auto& [name, tensor] : state.v) moments.emplace("v." + name, tensor);
-  return moments;
-}
-
-Status SplitMoments(TensorMap moments, TrainState* state) {
-  for (auto& [name, tensor] : moments) {
-    TensorMap* const to = name.starts_with("m.")   ? &state->m
-                          : name.starts_with("v.") ? &state->v
-                                                   : nullptr;
-    if (to == nullptr) return DataLoss(fmt::format("optimizer.safetensors holds \"{}\"", name));
-    to->emplace(name.substr(2), std::move(tensor));
-  }
-  return OkStatus();
-}
-
 Result<TensorMap> ReadTensors(const std::string& path, const std::string& digest) {
   FB_ASSIGN_OR_RETURN(TensorMap tensors, weights::ReadSafetensors(path));
   if (const std::string found = weights::Digest(tensors); found != digest) {
@@ -92,14 +77,18 @@ Result<TensorMap> ReadTensors(const std::string& path, const std::string& digest
 }
 
 Status WriteFiles(const std::string& path, const CheckpointData& data) {
-  const TensorMap moments = JoinMoments(data.state.train);
-  const Manifest manifest{.data = data,
-                          .model_digest = weights::Digest(data.state.train.params),
-                          .optimizer_digest = weights::Digest(moments)};
+  const TrainState& train = data.state.train;
+  const Manifest manifest{
+      .data = data,
+      .model_digest = weights::Digest(train.params),
+      .optimizer_digest = weights::Digest(train.optimizer),
+      .adapters_digest = train.adapters.empty() ? "" : weights::Digest(train.adapters)};
   FB_ASSIGN_OR_RETURN(const std::string text, FormatManifest(manifest));
-  FB_RETURN_IF_ERROR(
-      weights::WriteSafetensors(path + "/model.safetensors", data.state.train.params));
-  FB_RETURN_IF_ERROR(weights::WriteSafetensors(path + "/optimizer.safetensors", moments));
+  FB_RETURN_IF_ERROR(weights::WriteSafetensors(path + kModelFile, train.params));
+  FB_RETURN_IF_ERROR(weights::WriteSafetensors(path + kOptimizerFile, train.optimizer));
+  if (!train.adapters.empty()) {
+    FB_RETURN_IF_ERROR(weights::WriteSafetensors(path + kAdaptersFile, train.adapters));
+  }
   FB_RETURN_IF_ERROR(WriteFileAtomic(path + "/manifest.json", text));
   return SyncFolder(path);
 }
@@ -160,11 +149,13 @@ Result<LoadedCheckpoint> ReadCheckpoint(const std::string& path) {
   if (!manifest.ok()) return manifest.status().WithContext(path);
   LoadedCheckpoint loaded{.data = std::move(manifest->data), .path = path};
   TrainState& train = loaded.data.state.train;
-  FB_ASSIGN_OR_RETURN(train.params,
-                      ReadTensors(path + "/model.safetensors", manifest->model_digest));
-  FB_ASSIGN_OR_RETURN(TensorMap moments,
-                      ReadTensors(path + "/optimizer.safetensors", manifest->optimizer_digest));
-  FB_RETURN_IF_ERROR(SplitMoments(std::move(moments), &train));
+  FB_ASSIGN_OR_RETURN(train.params, ReadTensors(path + kModelFile, manifest->model_digest));
+  FB_ASSIGN_OR_RETURN(train.optimizer,
+                      ReadTensors(path + kOptimizerFile, manifest->optimizer_digest));
+  if (!manifest->adapters_digest.empty()) {
+    FB_ASSIGN_OR_RETURN(train.adapters,
+                        ReadTensors(path + kAdaptersFile, manifest->adapters_digest));
+  }
   return loaded;
 }
 

@@ -2,7 +2,8 @@
 // at all.
 //
 //   step_000123/model.safetensors      weights, Hugging Face names
-//   step_000123/optimizer.safetensors  moments: "m." and "v." before the same names
+//   step_000123/optimizer.safetensors  its state: "m.", "v.", ... before the same names
+//   step_000123/adapters.safetensors   only with LoRA: model.safetensors is the base model then
 //   step_000123/manifest.json          everything else, and the digests of both files' tensors
 //   latest                             the name of the newest folder
 //
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "forebay/base/status.h"
+#include "forebay/learner/lora.h"
 #include "forebay/learner/schedule.h"
 #include "forebay/learner/train_step.h"
 
@@ -32,6 +34,7 @@ struct LearnerState {
 struct CheckpointData {
   LearnerState state;
   ScheduleOptions schedule;
+  LoraOptions lora;  // of state.train.adapters
   int64_t seed = 0;
   std::string config_hash;  // of the run's configuration, for the reader; "" if unknown
   std::string app_state =

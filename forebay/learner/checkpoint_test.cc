@@ -45,8 +45,10 @@ CheckpointData Data(int64_t step) {
   const auto x = static_cast<float>(step);
   CheckpointData data;
   data.state.train.params = {{"a.weight", Tensor({x, 1, 2})}, {"b.weight", Tensor({-x})}};
-  data.state.train.m = {{"a.weight", Tensor({3, x, 4})}, {"b.weight", Tensor({5})}};
-  data.state.train.v = {{"a.weight", Tensor({6, 7, x})}, {"b.weight", Tensor({8})}};
+  data.state.train.optimizer = {{"m.a.weight", Tensor({3, x, 4})},
+                                {"m.b.weight", Tensor({5})},
+                                {"v.a.weight", Tensor({6, 7, x})},
+                                {"v.b.weight", Tensor({8})}};
   data.state.train.updates = step - 1;
   data.state.step = step;
   data.state.policy_version = step + 2;
@@ -91,8 +93,8 @@ TEST_F(Checkpoint, RoundTripKeepsEverything) {
   EXPECT_THAT(loaded->notes, IsEmpty());
   const CheckpointData& got = loaded->data;
   EXPECT_EQ(weights::Digest(got.state.train.params), weights::Digest(want.state.train.params));
-  EXPECT_EQ(weights::Digest(got.state.train.m), weights::Digest(want.state.train.m));
-  EXPECT_EQ(weights::Digest(got.state.train.v), weights::Digest(want.state.train.v));
+  EXPECT_EQ(weights::Digest(got.state.train.optimizer),
+            weights::Digest(want.state.train.optimizer));
   EXPECT_EQ(got.state.train.updates, 3);
   EXPECT_EQ(got.state.step, 4);
   EXPECT_EQ(got.state.policy_version, 6);

@@ -133,8 +133,9 @@ class LearnerImpl final : public Learner {
   Result<LearnerState> State() const override {
     LearnerState state{
         .step = step_, .policy_version = policy_version_, .committed_batch = last_batch_};
-    FB_ASSIGN_OR_RETURN(state.train, train_->Moments());
-    state.train.params = snapshot_->tensors;  // shared, not copied again
+    FB_ASSIGN_OR_RETURN(state.train, train_->State());
+    // Shared, not copied again.
+    if (state.train.params.empty()) state.train.params = snapshot_->tensors;
     return state;
   }
 
@@ -208,6 +209,7 @@ class LearnerImpl final : public Learner {
     FB_ASSIGN_OR_RETURN(LearnerState state, State());
     CheckpointData data{.state = std::move(state),
                         .schedule = options_.schedule,
+                        .lora = options_.lora,
                         .seed = options_.seed,
                         .config_hash = options_.config_hash};
     if (hooks.app_state) data.app_state = hooks.app_state();

@@ -21,6 +21,7 @@
 #include "forebay/learner/checkpoint.h"
 #include "forebay/learner/checkpoint_writer.h"
 #include "forebay/learner/cost_model.h"
+#include "forebay/learner/lora.h"
 #include "forebay/learner/loss.h"
 #include "forebay/learner/micro_batch.h"
 #include "forebay/learner/optimizer.h"
@@ -40,7 +41,8 @@ struct LearnerOptions {
   AdvantageKind advantage = AdvantageKind::kGrpo;
   AggregationOptions aggregation;
   PolicyLossOptions loss;
-  AdamWOptions optimizer;
+  OptimizerOptions optimizer;
+  LoraOptions lora;  // rank 0: all weights are trained
   ScheduleOptions schedule;
   bool skip_zero_advantage = true;
 

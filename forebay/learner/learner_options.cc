@@ -12,7 +12,9 @@
 #include "forebay/learner/adaptive_shapes.h"
 #include "forebay/learner/bucket_planner.h"
 #include "forebay/learner/learner.h"
+#include "forebay/learner/lora.h"
 #include "forebay/learner/micro_batch.h"
+#include "forebay/learner/optimizer.h"
 #include "forebay/learner/shape_planner.h"
 #include "forebay/learner/train_batch.h"
 #include "forebay/learner/train_step.h"
@@ -48,16 +50,13 @@ Status ValidateOptions(const LearnerOptions& o) {
       {"replan_every_steps", o.replan_every_steps, 0, kMany},
       {"logprob_chunk", o.logprob_chunk, 1, 1 << 24},
       {"warmup_steps", o.schedule.warmup_steps, 0, kMany},
+      {"decay_steps", o.schedule.decay_steps, 0, kMany},
       {"checkpoint_every_steps", o.checkpoint_every_steps, 0, kMany},
       {"checkpoints_kept", o.checkpoints_kept, 1, kMany},
   };
   const Range<double> numbers[] = {
       {"learning_rate", o.schedule.learning_rate, 0, 1e3},
-      {"weight_decay", o.optimizer.weight_decay, 0, 1e3},
-      {"beta1", o.optimizer.beta1, 0, 1 - 1e-9},
-      {"beta2", o.optimizer.beta2, 0, 1 - 1e-9},
-      {"adam_eps", o.optimizer.epsilon, 1e-30, 1},
-      {"grad_clip", o.optimizer.grad_clip, 0, 1e30},
+      {"learning_rate_end", o.schedule.end_fraction, 0, 1},
       {"cost.attention_doubles_at", o.cost.attention_doubles_at, 1, 1e12},
       {"cost.program_tokens", o.cost.program_tokens, 0, 1e12},
       {"clip_low", o.loss.clip_low, 0, 1},
@@ -69,7 +68,8 @@ Status ValidateOptions(const LearnerOptions& o) {
   };
   for (const auto& range : integers) FB_RETURN_IF_ERROR(CheckRange(range));
   for (const auto& range : numbers) FB_RETURN_IF_ERROR(CheckRange(range));
-  return OkStatus();
+  FB_RETURN_IF_ERROR(ValidateOptimizer(o.optimizer));
+  return ValidateLora(o.lora);
 }
 
 Result<std::vector<BucketShape>> Buckets(const LearnerOptions& options) {
@@ -106,9 +106,11 @@ TrainStepOptions StepOptions(const LearnerOptions& options, std::vector<BucketSh
                        .remat = options.remat,
                        .logprob_chunk = options.logprob_chunk,
                        .entropy = options.entropy_metric,
-                       .loss = options.loss},
+                       .loss = options.loss,
+                       .lora = options.lora},
           .optimizer = options.optimizer,
-          .buckets = std::move(buckets)};
+          .buckets = std::move(buckets),
+          .adapter_seed = static_cast<uint64_t>(options.seed)};
 }
 
 TrainBatchOptions BatchOptions(const LearnerOptions& options) {

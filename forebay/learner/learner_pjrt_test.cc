@@ -260,7 +260,7 @@ TEST_F(LearnerTest, SkippingZeroAdvantagesGivesTheSameUpdate) {
   const auto a = skipping->State();
   const auto b = whole->State();
   ASSERT_TRUE(a.ok() && b.ok());
-  EXPECT_LT(RelativeGap(a->train.m, b->train.m), 1e-4);
+  EXPECT_LT(RelativeGap(a->train.optimizer, b->train.optimizer), 1e-4);
 }
 
 TEST_F(LearnerTest, N6_ManyTurnsAreOneStep) {

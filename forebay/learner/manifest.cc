@@ -7,8 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "forebay/base/status.h"
+#include "forebay/learner/lora.h"
 #include "forebay/learner/schedule.h"
 
 namespace forebay::learner {
@@ -24,7 +26,7 @@ Result<std::string> FormatManifest(const Manifest& manifest) {
   const CheckpointData& data = manifest.data;
   json app = json::parse(data.app_state, nullptr, /*allow_exceptions=*/false);
   if (app.is_discarded()) return InvalidArgument("a checkpoint's app_state must be JSON");
-  const json j = {
+  json j = {
       {"format", kFormat},
       {"step", data.state.step},
       {"updates", data.state.train.updates},
@@ -36,11 +38,20 @@ Result<std::string> FormatManifest(const Manifest& manifest) {
         {"learning_rate", data.schedule.learning_rate},
         {"warmup_steps", data.schedule.warmup_steps},
         {"total_steps", data.schedule.total_steps},
+        {"decay_steps", data.schedule.decay_steps},
+        {"end_fraction", data.schedule.end_fraction},
         {"next_learning_rate", LearningRate(data.schedule, data.state.step)}}},
       {"rng", {{"seed", data.seed}}},
       {"config_hash", data.config_hash},
       {"app", std::move(app)},
   };
+  if (!manifest.adapters_digest.empty()) {
+    j["digests"]["adapters"] = manifest.adapters_digest;
+    j["lora"] = {{"rank", data.lora.rank},
+                 {"alpha", data.lora.alpha},
+                 {"rslora", data.lora.rslora},
+                 {"targets", data.lora.targets}};
+  }
   return j.dump(2) + "\n";
 }
 
@@ -65,10 +76,23 @@ Result<Manifest> ParseManifest(std::string_view text) {
     data.schedule = {.kind = *kind,
                      .learning_rate = schedule.at("learning_rate").get<double>(),
                      .warmup_steps = schedule.at("warmup_steps").get<int64_t>(),
-                     .total_steps = schedule.at("total_steps").get<int64_t>()};
+                     .total_steps = schedule.at("total_steps").get<int64_t>(),
+                     .decay_steps = schedule.value("decay_steps", int64_t{0}),
+                     .end_fraction = schedule.value("end_fraction", 0.0)};
     data.seed = j.at("rng").at("seed").get<int64_t>();
     data.config_hash = j.at("config_hash").get<std::string>();
     data.app_state = j.at("app").dump();
+    if (j.contains("lora")) {
+      manifest.adapters_digest = j.at("digests").at("adapters").get<std::string>();
+      const json& lora = j.at("lora");
+      data.lora = {.rank = lora.at("rank").get<int64_t>(),
+                   .alpha = lora.at("alpha").get<double>(),
+                   .rslora = lora.at("rslora").get<bool>(),
+                   .targets = lora.at("targets").get<std::vector<std::string>>()};
+      if (data.lora.rank < 1 || !ValidateLora(data.lora).ok()) {
+        return DataLoss("manifest.json holds LoRA options that no learner takes");
+      }
+    }
   } catch (const std::exception& e) {
     return DataLoss(fmt::format("manifest.json is damaged: {}", e.what()));
   }

@@ -12,6 +12,7 @@ namespace forebay::learner {
 struct Manifest {
   CheckpointData data;  // without tensors
   std::string model_digest, optimizer_digest;
+  std::string adapters_digest;  // "": no adapters
 };
 
 // Deterministic text. kInvalidArgument when app_state is not JSON.

@@ -1,47 +1,92 @@
-// AdamW with decoupled weight decay and clipping by global norm, as a traced program.
+// Optimizers, as traced programs: clipping by global norm, then one rule a parameter.
 //
-//   g <- g min(1, grad_clip / (|g| + 1e-6))
-//   m <- b1 m + (1 - b1) g        v <- b2 v + (1 - b2) g^2
-//   p <- p - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + weight_decay p)
+//   g <- g min(1, grad_clip / (|g| + 1e-6))          |g| over all parameters
 //
-// (arXiv 1711.05101, as torch.optim.AdamW and clip_grad_norm_.) When |g| is not finite nothing
-// changes. With lr = 0 parameters keep their bits.
+// kAdamW     m <- b1 m + (1 - b1) g        v <- b2 v + (1 - b2) g^2
+//            p <- p - lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + wd p)
+//            (arXiv 1711.05101, as torch.optim.AdamW.) 8 bytes of state a weight.
+// kAdamW8bit the same, with m and v in one byte each (block_quantize.h); tensors below 4,096
+//            elements keep f32.
+// kAdafactor rows and columns of the second moment of each matrix instead of the moment itself, no
+//            first one, decay 1 - t^-0.8, updates clipped to RMS 1 (arXiv 1804.04235, without the
+//            relative step: lr is the schedule's). Some bytes a row and a column.
+// kLion      p <- p - lr (sign(b1 m + (1 - b1) g) + wd p), then m <- b2 m + (1 - b2) g (arXiv
+//            2302.06675). 4 bytes. Wants about a tenth of AdamW's lr, and ten times its wd.
+// kMuon      the matrices of the layers: m <- mu m + g, u = g + mu m orthogonalised by five
+//            Newton-Schulz steps, p <- p - lr (0.2 sqrt(max(rows, columns)) u + wd p), whose RMS is
+//            that of AdamW, so lr is the same (arXiv 2502.16982). Embedding, head and vectors:
+//            AdamW. 4 bytes a weight of the layers.
+//
+// wd only where ParamSpec::decay. When |g| is not finite nothing changes. With lr = 0 parameters
+// keep their bits. State starts at zero.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
+#include "forebay/base/status.h"
 #include "forebay/models/model.h"
 #include "forebay/xla/ops.h"
+#include "forebay/xla/shape.h"
 
 namespace forebay::learner {
 
-struct AdamWOptions {
+enum class OptimizerKind { kAdamW, kAdamW8bit, kAdafactor, kLion, kMuon };
+
+// "adamw", "adamw_8bit", "adafactor", "lion", "muon"
+std::optional<OptimizerKind> ParseOptimizerKind(std::string_view name);
+std::string_view OptimizerKindName(OptimizerKind kind);
+
+struct OptimizerOptions {
+  OptimizerKind kind = OptimizerKind::kAdamW;
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
+  double momentum = 0.95;   // kMuon
   double weight_decay = 0;  // only where ParamSpec::decay
   double grad_clip = 1.0;   // global norm; 0: off
 };
 
-// The scalars that change from step to step, in one f32 array of kHyperSlots: a new value never
+// kInvalidArgument names the first number that is out of range, and what would be right.
+Status ValidateOptimizer(const OptimizerOptions& options);
+
+// The scalars that change from step to step, in one f32 array of HyperCount: a new value never
 // recompiles.
-enum HyperSlot { kLearningRate, kBiasCorrection1, kBiasCorrection2, kHyperSlots };
+enum HyperSlot {
+  kLearningRate,
+  kBiasCorrection1,  // 1 / (1 - b1^t)
+  kBiasCorrection2,  // 1 / (1 - b2^t); kAdafactor: the decay of this update
+  kHyperSlots,
+  kUpdateNumber = kHyperSlots,  // kAdamW8bit has one more: t modulo 2^16, for its rounding
+};
+int64_t HyperCount(const OptimizerOptions& options);
 
 // `update` counts from 1: the t of the formula.
-std::vector<float> HyperParameters(const AdamWOptions& options, double learning_rate,
+std::vector<float> HyperParameters(const OptimizerOptions& options, double learning_rate,
                                    int64_t update);
 
-struct AdamWState {
-  xla::Values params, m, v;
+// One array of the optimizer's state.
+struct StateSpec {
+  std::string slot;  // "m"
+  size_t param;      // of which parameter
+  xla::Shape shape;  // of a stacked parameter, ".*.": with the layers in front
 };
-struct AdamWResult {
-  AdamWState state;
+// All of them, in the order in which OptimizerUpdate takes them.
+std::vector<StateSpec> OptimizerStateSpecs(const OptimizerOptions& options,
+                                           std::span<const models::ParamSpec> specs);
+
+struct OptimizerResult {
+  xla::Values params, state;
   xla::Value grad_norm;  // f32 scalar, before clipping
 };
 
-// One value a spec in each list; `hyper` is f32 [kHyperSlots].
-AdamWResult AdamWUpdate(const AdamWOptions& options, std::span<const models::ParamSpec> specs,
-                        const AdamWState& state, std::span<const xla::Value> grads,
-                        xla::Value hyper);
+// One value a spec in params and grads, one a StateSpec in state; `hyper` is f32 [HyperCount].
+OptimizerResult OptimizerUpdate(const OptimizerOptions& options,
+                                std::span<const models::ParamSpec> specs,
+                                std::span<const xla::Value> params,
+                                std::span<const xla::Value> state,
+                                std::span<const xla::Value> grads, xla::Value hyper);
 
 }  // namespace forebay::learner

@@ -32,8 +32,44 @@ TEST(Schedule, NoTotalIsNotADivisionByZero) {
   EXPECT_EQ(LearningRate({.kind = ScheduleKind::kLinear, .learning_rate = 2.0}, 0), 2.0);
 }
 
+TEST(Schedule, WarmUpStableDecay) {
+  const ScheduleOptions options{.kind = ScheduleKind::kWsd,
+                                .learning_rate = 2,
+                                .warmup_steps = 4,
+                                .total_steps = 100,
+                                .decay_steps = 10,
+                                .end_fraction = 0.5};
+  EXPECT_EQ(LearningRate(options, 0), 0.5);
+  EXPECT_EQ(LearningRate(options, 4), 2);
+  EXPECT_EQ(LearningRate(options, 90), 2);
+  EXPECT_DOUBLE_EQ(LearningRate(options, 95), 1.5);
+  EXPECT_DOUBLE_EQ(LearningRate(options, 100), 1);
+  EXPECT_DOUBLE_EQ(LearningRate(options, 1000), 1);
+  ScheduleOptions tenth = options;
+  tenth.decay_steps = 0;
+  EXPECT_EQ(LearningRate(tenth, 95), LearningRate(options, 95));
+}
+
+TEST(Schedule, InverseSquareRootMeetsTheWarmUp) {
+  const ScheduleOptions options{
+      .kind = ScheduleKind::kInverseSqrt, .learning_rate = 2, .warmup_steps = 16};
+  EXPECT_EQ(LearningRate(options, 15), 2);
+  EXPECT_DOUBLE_EQ(LearningRate(options, 63), 1);
+  EXPECT_DOUBLE_EQ(LearningRate({.kind = ScheduleKind::kInverseSqrt, .learning_rate = 2}, 3), 1);
+}
+
+TEST(Schedule, TheEndIsAFractionOfThePeak) {
+  for (const auto kind : {ScheduleKind::kLinear, ScheduleKind::kCosine}) {
+    const ScheduleOptions options{
+        .kind = kind, .learning_rate = 2, .total_steps = 10, .end_fraction = 0.1};
+    EXPECT_DOUBLE_EQ(LearningRate(options, 10), 0.2);
+    EXPECT_DOUBLE_EQ(LearningRate(options, 5), 1.1);
+  }
+}
+
 TEST(Schedule, Names) {
-  for (const auto kind : {ScheduleKind::kConstant, ScheduleKind::kLinear, ScheduleKind::kCosine}) {
+  for (const auto kind : {ScheduleKind::kConstant, ScheduleKind::kLinear, ScheduleKind::kCosine,
+                          ScheduleKind::kWsd, ScheduleKind::kInverseSqrt}) {
     EXPECT_EQ(ParseScheduleKind(ScheduleKindName(kind)), kind);
   }
   EXPECT_EQ(ParseScheduleKind("exponential"), std::nullopt);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "forebay/base/status.h"
+#include "forebay/learner/lora.h"
 #include "forebay/learner/loss.h"
 #include "forebay/learner/micro_batch.h"
 #include "forebay/learner/optimizer.h"
@@ -56,7 +57,14 @@ Result<xla::Program> TraceGradient(const models::Model& model,
   const auto specs = model.Params(options.layout);
   const Values params = Parameters(graph, specs, "");
   models::ParamValues named;
-  for (size_t i = 0; i < specs.size(); ++i) named[specs[i].name] = params[i];
+  std::vector<models::ParamSpec> adapter_specs;
+  if (options.lora.rank > 0) {
+    FB_ASSIGN_OR_RETURN(adapter_specs, LoraSpecs(specs, options.lora));
+  }
+  const Values adapters = Parameters(graph, adapter_specs, "");
+  const Values effective =
+      ApplyLora(specs, params, adapter_specs, adapters, LoraScale(options.lora));
+  for (size_t i = 0; i < specs.size(); ++i) named[specs[i].name] = effective[i];
   const Value ints = graph.Parameter({DType::kS32, {kIntPlanes, shape.rows, shape.length}}, "ints");
   const Value floats =
       graph.Parameter({DType::kF32, {kFloatPlanes, shape.rows, shape.length}}, "floats");
@@ -89,7 +97,7 @@ Result<xla::Program> TraceGradient(const models::Model& model,
                                             .entropy = entropy_N},
                                            options.loss);
   FB_RETURN_IF_ERROR(graph.status());
-  Values results = xla::Gradients(loss.loss, params);
+  Values results = xla::Gradients(loss.loss, adapters.empty() ? params : adapters);
   results.push_back(loss.metrics);
   return graph.Finish(results);
 }
@@ -102,21 +110,30 @@ Result<xla::Program> TraceAccumulate(std::span<const models::ParamSpec> specs) {
   return graph.Finish(sums, Donations(sums.size()));
 }
 
+Result<xla::Program> TraceMerge(const models::Model& model, const GradientProgramOptions& options) {
+  xla::Graph graph("merge");
+  const auto specs = model.Params(options.layout);
+  FB_ASSIGN_OR_RETURN(const auto adapter_specs, LoraSpecs(specs, options.lora));
+  const Values params = Parameters(graph, specs, "");
+  const Values adapters = Parameters(graph, adapter_specs, "");
+  return graph.Finish(ApplyLora(specs, params, adapter_specs, adapters, LoraScale(options.lora)));
+}
+
 Result<xla::Program> TraceApply(std::span<const models::ParamSpec> specs,
-                                const AdamWOptions& options) {
+                                const OptimizerOptions& options) {
   xla::Graph graph("apply");
-  AdamWState state;
-  state.params = Parameters(graph, specs, "");
-  state.m = Parameters(graph, specs, "m:");
-  state.v = Parameters(graph, specs, "v:");
+  const Values params = Parameters(graph, specs, "");
+  Values state;
+  for (const StateSpec& s : OptimizerStateSpecs(options, specs)) {
+    state.push_back(graph.Parameter(s.shape, s.slot + ":" + specs[s.param].name));
+  }
   const Values grads = Parameters(graph, specs, "gradient:");
-  const Value hyper = graph.Parameter({DType::kF32, {kHyperSlots}}, "hyper");
-  const AdamWResult updated = AdamWUpdate(options, specs, state, grads, hyper);
-  Values results = updated.state.params;
-  Append(updated.state.m, &results);
-  Append(updated.state.v, &results);
+  const Value hyper = graph.Parameter({DType::kF32, {HyperCount(options)}}, "hyper");
+  const OptimizerResult updated = OptimizerUpdate(options, specs, params, state, grads, hyper);
+  Values results = updated.params;
+  Append(updated.state, &results);
   results.push_back(updated.grad_norm);
-  return graph.Finish(results, Donations(3 * specs.size()));
+  return graph.Finish(results, Donations(params.size() + state.size()));
 }
 
 }  // namespace forebay::learner

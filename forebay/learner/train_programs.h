@@ -9,6 +9,7 @@
 #include <span>
 
 #include "forebay/base/status.h"
+#include "forebay/learner/lora.h"
 #include "forebay/learner/loss.h"
 #include "forebay/learner/micro_batch.h"
 #include "forebay/learner/optimizer.h"
@@ -23,19 +24,24 @@ struct GradientProgramOptions {
   int64_t logprob_chunk = 512;  // tokens whose logits exist at once
   bool entropy = true;          // the metric; it costs one more pass over each chunk's logits
   PolicyLossOptions loss;
+  LoraOptions lora;
 };
 
-// (params..., ints s32 [kIntPlanes, rows, length], floats f32 [kFloatPlanes, rows, length])
-//   -> (gradients..., metrics f32 [kMetricSlots]).
+// (params..., adapters..., ints s32 [kIntPlanes, rows, length], floats f32 [kFloatPlanes, rows,
+// length]) -> (gradients..., metrics f32 [kMetricSlots]). Gradients of the parameters or, with
+// adapters, of those alone. Errors: also what LoraSpecs refuses.
 Result<xla::Program> TraceGradient(const models::Model& model,
                                    const GradientProgramOptions& options, BucketShape shape);
+
+// (params..., adapters...) -> (effective params...), for publishing.
+Result<xla::Program> TraceMerge(const models::Model& model, const GradientProgramOptions& options);
 
 // (sums..., gradients...) -> (sums...); sums are donated.
 Result<xla::Program> TraceAccumulate(std::span<const models::ParamSpec> specs);
 
-// (params..., m..., v..., gradients..., hyper f32 [kHyperSlots]) -> (params..., m..., v...,
-// gradient norm f32); params, m and v are donated.
+// (params..., state..., gradients..., hyper f32 [HyperCount]) -> (params..., state..., gradient
+// norm f32) of what is trained; params and state are donated.
 Result<xla::Program> TraceApply(std::span<const models::ParamSpec> specs,
-                                const AdamWOptions& options);
+                                const OptimizerOptions& options);
 
 }  // namespace forebay::learner

@@ -7,11 +7,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <iterator>
 #include <memory>
 #include <span>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,6 +17,9 @@
 #include "forebay/base/clock.h"
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
+#include "forebay/learner/device_arrays.h"
+#include "forebay/learner/layer_layout.h"
+#include "forebay/learner/lora.h"
 #include "forebay/learner/loss.h"
 #include "forebay/learner/micro_batch.h"
 #include "forebay/learner/optimizer.h"
@@ -32,12 +33,10 @@
 namespace forebay::learner {
 namespace {
 
-using weights::HostTensor;
 using weights::TensorMap;
 using xla::DType;
 
 using Buffers = std::vector<xla::Buffer>;
-using Arguments = std::vector<xla::Buffer*>;
 using ShapeProgram = std::pair<BucketShape, std::shared_ptr<xla::Executable>>;
 
 void Append(Buffers& buffers, Arguments* arguments) {
@@ -51,31 +50,47 @@ Buffers Take(Buffers& results, size_t from, size_t count) {
           std::move_iterator(begin + static_cast<std::ptrdiff_t>(count))};
 }
 
-HostTensor Zeros(const xla::Shape& shape) {
-  std::span<std::byte> bytes;
-  HostTensor tensor = HostTensor::Allocate(shape, &bytes);
-  std::memset(bytes.data(), 0, bytes.size());
-  return tensor;
+// What the optimizer keeps of `trained`, as arrays named "m.NAME".
+std::vector<models::ParamSpec> StateArrays(const OptimizerOptions& options,
+                                           std::span<const models::ParamSpec> trained) {
+  std::vector<models::ParamSpec> out;
+  for (const StateSpec& s : OptimizerStateSpecs(options, trained)) {
+    out.push_back({.name = s.slot + "." + trained[s.param].name, .shape = s.shape});
+  }
+  return out;
 }
 
 class TrainStepImpl final : public TrainStep {
  public:
   TrainStepImpl(xla::Client& client, const models::Model& model, TrainStepOptions options)
-      : client_(client),
-        model_(model),
-        options_(std::move(options)),
-        specs_(model.Params(options_.gradient.layout)) {}
+      : client_(client), model_(model), options_(std::move(options)) {}
 
   Status Upload(const TrainState& state) {
+    FB_RETURN_IF_ERROR(ValidateOptimizer(options_.optimizer));
+    params_.specs = model_.Params(options_.gradient.layout);
     FB_ASSIGN_OR_RETURN(const TensorMap params,
                         model_.FromCheckpoint(state.params, options_.gradient.layout));
-    FB_ASSIGN_OR_RETURN(params_, ToDevice(params));
-    if (state.m.empty() && state.v.empty()) {
-      FB_ASSIGN_OR_RETURN(m_, ZerosOnDevice());
-      FB_ASSIGN_OR_RETURN(v_, ZerosOnDevice());
+    FB_RETURN_IF_ERROR(params_.Upload(client_, params));
+    if (lora()) {
+      base_ = state.params;
+      FB_ASSIGN_OR_RETURN(adapters_.specs, LoraSpecs(params_.specs, options_.gradient.lora));
+      FB_ASSIGN_OR_RETURN(const TensorMap adapters, Adapters(state.adapters));
+      FB_RETURN_IF_ERROR(adapters_.Upload(client_, adapters));
+    } else if (!state.adapters.empty()) {
+      return InvalidArgument(
+          "the checkpoint has LoRA adapters, but learner.lora_rank is 0: resume with the rank that "
+          "it was trained with, or export it and start a new run from the merged model");
+    }
+    state_.specs = StateArrays(options_.optimizer, trained().specs);
+    if (state.optimizer.empty()) {
+      FB_RETURN_IF_ERROR(state_.UploadZeros(client_));
     } else {
-      FB_ASSIGN_OR_RETURN(m_, MomentsToDevice(state.m, "the optimizer's first moments"));
-      FB_ASSIGN_OR_RETURN(v_, MomentsToDevice(state.v, "the optimizer's second moments"));
+      FB_ASSIGN_OR_RETURN(
+          const TensorMap tensors,
+          JoinLayers(state.optimizer, state_.specs,
+                     fmt::format("the optimizer's state (for learner.optimizer = \"{}\")",
+                                 OptimizerKindName(options_.optimizer.kind))));
+      FB_RETURN_IF_ERROR(state_.Upload(client_, tensors));
     }
     updates_ = state.updates;
     return OkStatus();
@@ -86,10 +101,13 @@ class TrainStepImpl final : public TrainStep {
       return InvalidArgument("a learner needs at least one row shape to compile");
     }
     FB_RETURN_IF_ERROR(CompileShapes(options_.buckets));
-    FB_ASSIGN_OR_RETURN(const xla::Program accumulate, TraceAccumulate(specs_));
+    FB_ASSIGN_OR_RETURN(const xla::Program accumulate, TraceAccumulate(trained().specs));
     FB_ASSIGN_OR_RETURN(accumulate_, CompileOne(accumulate));
-    FB_ASSIGN_OR_RETURN(const xla::Program apply, TraceApply(specs_, options_.optimizer));
+    FB_ASSIGN_OR_RETURN(const xla::Program apply, TraceApply(trained().specs, options_.optimizer));
     FB_ASSIGN_OR_RETURN(apply_, CompileOne(apply));
+    if (!lora()) return OkStatus();
+    FB_ASSIGN_OR_RETURN(const xla::Program merge, TraceMerge(model_, options_.gradient));
+    FB_ASSIGN_OR_RETURN(merge_, CompileOne(merge));
     return OkStatus();
   }
 
@@ -146,20 +164,36 @@ class TrainStepImpl final : public TrainStep {
     FB_ASSIGN_OR_RETURN(const Buffers results, RunGradient(batch, &outcome));
     FB_ASSIGN_OR_RETURN(const auto metrics, results.back().ToVector<float>());
     outcome.sums.Add(metrics);
-    FB_ASSIGN_OR_RETURN(TensorMap tensors, ToHost(results));
+    FB_ASSIGN_OR_RETURN(TensorMap tensors, ToHost(trained().specs, results));
+    if (lora()) return GradientValues{outcome.sums, SplitLayers(tensors)};
+    FB_ASSIGN_OR_RETURN(tensors, model_.ToCheckpoint(tensors, options_.gradient.layout));
     return GradientValues{outcome.sums, std::move(tensors)};
   }
 
   Result<TensorMap> Params() const override {
     FB_RETURN_IF_ERROR(CheckWhole());
-    return ToHost(params_);
+    TensorMap tensors;
+    if (lora()) {
+      // Execute takes what it could consume as mutable; nothing is donated here.
+      auto& self = const_cast<TrainStepImpl&>(*this);
+      Arguments arguments;
+      self.params_.AppendTo(&arguments);
+      self.adapters_.AppendTo(&arguments);
+      FB_ASSIGN_OR_RETURN(const Buffers merged, merge_->Execute(arguments));
+      FB_ASSIGN_OR_RETURN(tensors, ToHost(params_.specs, merged));
+    } else {
+      FB_ASSIGN_OR_RETURN(tensors, params_.ToHost());
+    }
+    return model_.ToCheckpoint(tensors, options_.gradient.layout);
   }
 
-  Result<TrainState> Moments() const override {
+  Result<TrainState> State() const override {
     FB_RETURN_IF_ERROR(CheckWhole());
-    TrainState state{.updates = updates_};
-    FB_ASSIGN_OR_RETURN(state.m, ToHost(m_));
-    FB_ASSIGN_OR_RETURN(state.v, ToHost(v_));
+    TrainState state{.params = base_, .updates = updates_};
+    FB_ASSIGN_OR_RETURN(const TensorMap adapters, adapters_.ToHost());
+    state.adapters = SplitLayers(adapters);
+    FB_ASSIGN_OR_RETURN(const TensorMap optimizer, state_.ToHost());
+    state.optimizer = SplitLayers(optimizer);
     return state;
   }
 
@@ -186,41 +220,13 @@ class TrainStepImpl final : public TrainStep {
     return client_.Compile(program);
   }
 
-  Result<Buffers> ToDevice(const TensorMap& tensors) {
-    Buffers buffers;
-    for (const auto& spec : specs_) {
-      const auto found = tensors.find(spec.name);
-      FB_CHECK(found != tensors.end(), "FromCheckpoint covers every parameter");
-      FB_ASSIGN_OR_RETURN(auto buffer, client_.FromHost(found->second.bytes(), spec.shape));
-      buffers.push_back(std::move(buffer));
-    }
-    return buffers;
-  }
+  bool lora() const { return options_.gradient.lora.rank > 0; }
+  // What gradients are of, and what the optimizer updates.
+  DeviceArrays& trained() { return lora() ? adapters_ : params_; }
 
-  Result<Buffers> MomentsToDevice(const TensorMap& moments, std::string_view what) {
-    auto tensors = model_.FromCheckpoint(moments, options_.gradient.layout);
-    if (!tensors.ok()) return tensors.status().WithContext(what);
-    return ToDevice(*tensors);
-  }
-
-  Result<Buffers> ZerosOnDevice() {
-    Buffers buffers;
-    for (const auto& spec : specs_) {
-      FB_ASSIGN_OR_RETURN(auto buffer, client_.FromHost(Zeros(spec.shape).bytes(), spec.shape));
-      buffers.push_back(std::move(buffer));
-    }
-    return buffers;
-  }
-
-  Result<TensorMap> ToHost(const Buffers& buffers) const {
-    TensorMap tensors;
-    for (size_t i = 0; i < specs_.size(); ++i) {
-      std::span<std::byte> bytes;
-      HostTensor tensor = HostTensor::Allocate(specs_[i].shape, &bytes);
-      FB_RETURN_IF_ERROR(buffers[i].ToHost(bytes));
-      tensors.emplace(specs_[i].name, std::move(tensor));
-    }
-    return model_.ToCheckpoint(tensors, options_.gradient.layout);
+  Result<TensorMap> Adapters(const TensorMap& given) const {
+    if (given.empty()) return InitialAdapters(adapters_.specs, options_.adapter_seed);
+    return JoinLayers(given, adapters_.specs, "the checkpoint's set of LoRA adapters");
   }
 
   // Gradients of one micro-batch, then its metrics.
@@ -239,7 +245,8 @@ class TrainStepImpl final : public TrainStep {
     outcome->upload_seconds += Seconds(Now() - start);
 
     Arguments arguments;
-    Append(params_, &arguments);
+    params_.AppendTo(&arguments);
+    adapters_.AppendTo(&arguments);
     arguments.push_back(&ints);
     arguments.push_back(&floats);
     return program->Execute(arguments);
@@ -249,19 +256,17 @@ class TrainStepImpl final : public TrainStep {
     FB_ASSIGN_OR_RETURN(
         xla::Buffer hyper,
         client_.FromVector(HyperParameters(options_.optimizer, learning_rate, updates_ + 1),
-                           {DType::kF32, {kHyperSlots}}));
+                           {DType::kF32, {HyperCount(options_.optimizer)}}));
     Arguments arguments;
-    Append(params_, &arguments);
-    Append(m_, &arguments);
-    Append(v_, &arguments);
+    trained().AppendTo(&arguments);
+    state_.AppendTo(&arguments);
     Append(gradients, &arguments);
     arguments.push_back(&hyper);
     whole_ = false;  // the arguments are donated
     FB_ASSIGN_OR_RETURN(Buffers results, apply_->Execute(arguments));
-    const size_t n = specs_.size();
-    params_ = Take(results, 0, n);
-    m_ = Take(results, n, n);
-    v_ = Take(results, 2 * n, n);
+    const size_t n = trained().size();
+    trained().buffers = Take(results, 0, n);
+    state_.buffers = Take(results, n, state_.size());
     FB_ASSIGN_OR_RETURN(const auto norm, results.back().ToVector<float>());
     whole_ = true;
     outcome->grad_norm = static_cast<double>(norm[0]);
@@ -273,11 +278,11 @@ class TrainStepImpl final : public TrainStep {
   xla::Client& client_;
   const models::Model& model_;
   const TrainStepOptions options_;
-  const std::vector<models::ParamSpec> specs_;
   mutable Mutex mutex_;
   std::vector<ShapeProgram> gradient_ FB_GUARDED_BY(mutex_);
-  std::shared_ptr<xla::Executable> accumulate_, apply_;
-  Buffers params_, m_, v_;
+  std::shared_ptr<xla::Executable> accumulate_, apply_, merge_;
+  DeviceArrays params_, adapters_, state_;
+  TensorMap base_;  // with adapters: the checkpoint's own tensors
   bool whole_ = true;
   int64_t updates_ = 0;
   std::atomic<int64_t> programs_ = 0;

@@ -21,17 +21,19 @@ namespace forebay::learner {
 
 struct TrainStepOptions {
   GradientProgramOptions gradient;
-  AdamWOptions optimizer;
+  OptimizerOptions optimizer;
   std::vector<BucketShape> buckets;  // to begin with; each is one compiled program
+  uint64_t adapter_seed = 0;         // of new adapters
 };
 
 // Everything on the device, in host memory. Names and layouts are those of the Hugging Face
-// checkpoint, for the moments too, so that a checkpoint can be read with another layer layout.
-// Copies share the tensors.
+// checkpoint, one array a layer for adapters and optimizer state too, so that a checkpoint can be
+// read with another layer layout. Copies share the tensors.
 struct TrainState {
-  weights::TensorMap params;
-  weights::TensorMap m, v;  // first and second moments; both empty: zeros
-  int64_t updates = 0;      // optimizer updates behind the moments
+  weights::TensorMap params;     // with adapters: the base model's, which never change
+  weights::TensorMap adapters;   // empty: new ones, if the options want any
+  weights::TensorMap optimizer;  // "m.NAME", ... (OptimizerStateSpecs); empty: zeros
+  int64_t updates = 0;           // optimizer updates behind the state
 };
 
 // Sums over the loss tokens of any number of micro-batches; means are formed once, from the sums.
@@ -55,8 +57,8 @@ struct StepOutcome {
 class TrainStep {
  public:
   // Uploads the state and compiles every program: only CompileShapes compiles later. Blocks.
-  // `client` and `model` outlive it. kInvalidArgument: the state does not fit the model (what is
-  // missing or of the wrong shape), or no bucket.
+  // `client` and `model` outlive it. kInvalidArgument: the state does not fit the model, the
+  // adapters or the optimizer (what is missing or of the wrong shape), a bad option, or no bucket.
   static Result<std::unique_ptr<TrainStep>> Create(xla::Client& client, const models::Model& model,
                                                    const TrainStepOptions& options,
                                                    const TrainState& state);
@@ -73,8 +75,8 @@ class TrainStep {
   // unusable.
   virtual Result<StepOutcome> Run(std::span<const MicroBatch> batches, double learning_rate) = 0;
 
-  // Loss sums and gradients (checkpoint names) of one micro-batch, without an update. For tests and
-  // analysis.
+  // Loss sums and gradients (checkpoint names; with adapters: theirs) of one micro-batch, without
+  // an update. For tests and analysis.
   struct GradientValues {
     LossSums sums;
     weights::TensorMap gradients;
@@ -83,8 +85,10 @@ class TrainStep {
 
   // Copies to host memory. Block. kFailedPrecondition after a device error in the middle of an
   // update.
+  // What is published: the weights, with what adapters add to them.
   virtual Result<weights::TensorMap> Params() const = 0;
-  virtual Result<TrainState> Moments() const = 0;  // `params` stays empty
+  // For a checkpoint. Without adapters `params` stays empty: Params() has them.
+  virtual Result<TrainState> State() const = 0;
 
   virtual int64_t updates() const = 0;
   // Programs handed to the compiler or its cache so far. Any thread.
