@@ -26,10 +26,10 @@ struct ModelFiles {
 Result<ModelFiles> LoadModelFiles(const std::string& path);
 
 // Writes a Hugging Face folder (config.json, tokenizer.json, tokenizer_config.json with the chat
-// template, generation_config.json, model.safetensors) that transformers and vLLM load. Written
-// aside (`path`.tmp), synced and renamed: the folder is there in full or not at all. Blocks until
-// it is durable. Errors: kAlreadyExists when `path` is a file or a folder with something in it;
-// kInvalidArgument for JSON texts that are not; kResourceExhausted (disk full).
+// template, generation_config.json, model.safetensors or shards of 5 GB) that transformers and vLLM
+// load. Written aside (`path`.tmp), synced and renamed: the folder is there in full or not at all.
+// Blocks until it is durable. Errors: kAlreadyExists when `path` is a file or a folder with
+// something in it; kInvalidArgument for JSON texts that are not; kResourceExhausted (disk full).
 Status WriteModelFolder(const std::string& path, const ModelFiles& files);
 
 }  // namespace forebay::weights

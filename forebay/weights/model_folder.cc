@@ -102,7 +102,7 @@ Status WriteFiles(const std::string& folder, const ModelFiles& files) {
     FB_RETURN_IF_ERROR(WriteFileAtomic(folder + "/tokenizer.json", files.tokenizer_json));
     FB_RETURN_IF_ERROR(WriteFileAtomic(folder + "/tokenizer_config.json", tokenizer_config));
   }
-  return WriteSafetensors(folder + "/model.safetensors", files.tensors);
+  return WriteModelTensors(folder, files.tensors);
 }
 
 }  // namespace

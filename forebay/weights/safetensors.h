@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -35,5 +36,13 @@ Result<TensorMap> ReadShardedSafetensors(const std::string& index_path);
 // old or the new file is there. Blocks until it is durable. kResourceExhausted when the disk is
 // full.
 Status WriteSafetensors(const std::string& path, const TensorMap& tensors);
+
+// `folder`/model.safetensors, or, where that would have more than `shard_bytes_max` of tensors,
+// shards (model-00001-of-00003.safetensors, ...; a tensor that is larger has its own) and then
+// model.safetensors.index.json, as transformers writes them. Each file as by WriteSafetensors;
+// shards that an earlier write left stay, and the index does not name them.
+inline constexpr int64_t kShardBytesMax = 5'000'000'000;
+Status WriteModelTensors(const std::string& folder, const TensorMap& tensors,
+                         int64_t shard_bytes_max = kShardBytesMax);
 
 }  // namespace forebay::weights

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -225,6 +226,33 @@ TEST(SafetensorsTest, ReadsShardsThroughTheIndex) {
     EXPECT_THAT(bad.status().message(), HasSubstr(reason));
   }
   EXPECT_EQ(read(R"({"a":"missing.safetensors"})").status().code(), StatusCode::kNotFound);
+}
+
+TEST(SafetensorsTest, LargeModelsAreWrittenInShardsAndReadBack) {
+  const TestFolder folder;
+  TensorMap tensors;
+  for (const char* name : {"a", "b", "c", "e"}) tensors[name] = FloatTensor({5}, {1, 2, 3, 4, 5});
+  tensors["d"] = FloatTensor({30}, std::vector<float>(30, 7));  // larger than a shard
+  ASSERT_EQ(WriteModelTensors(folder.File(""), tensors, 50), OkStatus());
+  EXPECT_FALSE(std::filesystem::exists(folder.File("model.safetensors")));
+  // a and b, c, d, e.
+  EXPECT_EQ(ReadSafetensors(folder.File("model-00001-of-00004.safetensors"))->size(), 2u);
+  EXPECT_EQ(ReadSafetensors(folder.File("model-00003-of-00004.safetensors"))->size(), 1u);
+  const std::string index = folder.File("model.safetensors.index.json");
+  EXPECT_EQ(Digest(ReadShardedSafetensors(index).value()), Digest(tensors));
+  EXPECT_THAT(ReadFile(index).value(), HasSubstr("\"total_size\": 200"));
+}
+
+TEST(SafetensorsTest, SmallModelsAreOneFile) {
+  const TestFolder folder;
+  const TensorMap tensors = {{"a", FloatTensor({5}, {1, 2, 3, 4, 5})}};
+  ASSERT_EQ(WriteModelTensors(folder.File(""), tensors, 20), OkStatus());
+  EXPECT_EQ(Digest(ReadSafetensors(folder.File("model.safetensors")).value()), Digest(tensors));
+  EXPECT_FALSE(std::filesystem::exists(folder.File("model.safetensors.index.json")));
+  ASSERT_EQ(WriteModelTensors(folder.File(""), {}, 20), OkStatus());
+  EXPECT_EQ(ReadSafetensors(folder.File("model.safetensors"))->size(), 0u);
+  EXPECT_EQ(WriteModelTensors(folder.File(""), tensors, 0).code(), StatusCode::kInvalidArgument);
+  EXPECT_FALSE(WriteModelTensors(folder.File("none"), tensors, 20).ok());
 }
 
 TEST(SafetensorsTest, ErrorsNameTheFile) {
