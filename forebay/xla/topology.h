@@ -19,6 +19,12 @@
 
 namespace forebay::xla {
 
+// The collectives in a compiled program; those in a loop's body count once.
+struct CollectiveSites {
+  int64_t blocking = 0;    // nothing else runs meanwhile
+  int64_t overlapped = 0;  // run beside computation
+};
+
 // Of one compiled program, on each device.
 struct CompiledStats {
   MemoryStats memory = {};
@@ -29,7 +35,8 @@ struct CompiledStats {
   std::optional<double> flops;
   std::optional<double> bytes_accessed;
   std::optional<double> optimal_seconds;
-  double compile_seconds = 0;  // 0 for a program of a Client
+  std::optional<CollectiveSites> collectives;  // of a Topology's programs
+  double compile_seconds = 0;                  // 0 for a program of a Client
 
   // What must fit: arguments, results that do not reuse them, temporaries.
   int64_t total_bytes() const {
@@ -39,6 +46,11 @@ struct CompiledStats {
 
 // Of a program that a Client compiled.
 Result<CompiledStats> StatsOf(const Executable& executable);
+
+// XLA flags (Client::Compile) with which devices of this kind (DeviceInfo::kind) run collectives
+// beside computation. On TPUs with sparse cores, v5p and v6e, those carry them out; tried with the
+// compiler, not on hardware. Other kinds: none.
+std::map<std::string, std::string> OverlapFlags(const std::string& device_kind);
 
 // The TPU compiler to use: `explicit_path` if given, else $FOREBAY_TPU_COMPILER, else the one that
 // tools/setup_tpu_compiler.sh installed. kNotFound says where it looked and how to install it.

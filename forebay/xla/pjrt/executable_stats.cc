@@ -4,11 +4,13 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "forebay/base/status.h"
 #include "forebay/xla/client.h"
 #include "forebay/xla/pjrt/api.h"
+#include "forebay/xla/pjrt/hlo_collectives.h"
 #include "forebay/xla/topology.h"
 
 namespace forebay::xla {
@@ -65,16 +67,45 @@ std::map<std::string, double> ReadCost(const Api& api, PJRT_Executable* executab
   return out;
 }
 
+std::optional<CollectiveSites> ReadCollectives(const Api& api, PJRT_Executable* executable) {
+  PJRT_Program program = {};
+  program.struct_size = PJRT_Program_STRUCT_SIZE;
+  PJRT_Executable_OptimizedProgram_Args args = {};
+  args.executable = executable;
+  args.program = &program;
+  // The first call says how long it is.
+  if (!FB_PJRT(api, PJRT_Executable_OptimizedProgram, args).ok()) return std::nullopt;
+  std::string module(program.code_size, '\0');
+  program.code = module.data();
+  if (!FB_PJRT(api, PJRT_Executable_OptimizedProgram, args).ok()) return std::nullopt;
+  if (std::string_view(program.format, program.format_size) != "hlo_with_config") {
+    return std::nullopt;
+  }
+  return CountCollectives(module);
+}
+
 Result<CompiledStats> ReadStats(const Api& api, PJRT_Executable* executable) {
   CompiledStats stats;
   FB_ASSIGN_OR_RETURN(const auto args, CallMemory(api, executable));
   stats.memory = ToMemoryStats(args);
   stats.reported_peak_bytes = args.peak_memory_in_bytes;
   AddCost(ReadCost(api, executable), stats);
+  stats.collectives = ReadCollectives(api, executable);
   return stats;
 }
 
 }  // namespace pjrt
+
+std::map<std::string, std::string> OverlapFlags(const std::string& device_kind) {
+  std::map<std::string, std::string> flags;
+  if (device_kind != "TPU v5" && device_kind != "TPU v6 lite") return flags;
+  for (const char* collective : {"all_gather", "2d_all_gather", "3d_all_gather", "reduce_scatter",
+                                 "nd_reduce_scatter", "all_reduce"}) {
+    flags[std::string("xla_tpu_enable_sparse_core_collective_offload_") + collective] = "true";
+  }
+  flags["xla_tpu_use_tc_device_shape_on_sc"] = "true";
+  return flags;
+}
 
 Result<CompiledStats> StatsOf(const Executable& executable) {
   CompiledStats stats;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "forebay/base/status.h"
@@ -14,6 +15,8 @@ namespace forebay::xla::pjrt {
 Result<MemoryStats> ReadMemory(const Api& api, PJRT_Executable* executable);
 // Empty where the plugin has none.
 std::map<std::string, double> ReadCost(const Api& api, PJRT_Executable* executable);
+// None where the plugin does not show the program that it made.
+std::optional<CollectiveSites> ReadCollectives(const Api& api, PJRT_Executable* executable);
 Result<CompiledStats> ReadStats(const Api& api, PJRT_Executable* executable);
 
 }  // namespace forebay::xla::pjrt

@@ -2,13 +2,14 @@
 // skipped and say so. And the statistics of programs of a Client.
 #include "forebay/xla/topology.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -118,11 +119,26 @@ TEST_F(TpuTest, AShardedStepCompilesAndItsMemoryIsSplit) {
   EXPECT_LT(*eight->flops, 7 * flops);
   EXPECT_GT(eight->bytes_accessed.value_or(0), weights);
   EXPECT_GT(eight->compile_seconds, 0);
-  std::printf(
-      "[ stats    ] arguments %ld, temp %ld, flops %.3g, bytes %.3g, %.3g s, compiled in %.1f s\n",
-      static_cast<long>(eight->memory.argument_bytes), static_cast<long>(eight->memory.temp_bytes),
-      eight->flops.value_or(-1), eight->bytes_accessed.value_or(-1),
-      eight->optimal_seconds.value_or(-1), eight->compile_seconds);
+  // Without being asked the compiler lets nothing run beside the gathers; with these flags it does.
+  ASSERT_TRUE(eight->collectives.has_value());
+  EXPECT_GT(eight->collectives->blocking, 0);
+  const std::map<std::string, std::string> flags = OverlapFlags(topology_->devices()[0].kind);
+  EXPECT_FALSE(flags.empty());
+  const Result<CompiledStats> overlapped =
+      topology_->Compile(Step(MakeMesh(4, 2), 512, width), flags);
+  ASSERT_TRUE(overlapped.ok()) << overlapped.status().ToString();
+  EXPECT_GT(overlapped->collectives->overlapped, eight->collectives->overlapped);
+  EXPECT_LT(overlapped->collectives->blocking, eight->collectives->blocking);
+  for (const CompiledStats& stats : {*eight, *overlapped}) {
+    std::printf("[ stats    ] %s\n",
+                fmt::format("arguments {}, temp {}, flops {:.3g}, bytes {:.3g}, {:.3g} s, "
+                            "collectives {} blocking {} overlapped, compiled in {:.1f} s",
+                            stats.memory.argument_bytes, stats.memory.temp_bytes,
+                            stats.flops.value_or(-1), stats.bytes_accessed.value_or(-1),
+                            stats.optimal_seconds.value_or(-1), stats.collectives->blocking,
+                            stats.collectives->overlapped, stats.compile_seconds)
+                    .c_str());
+  }
 }
 
 TEST_F(TpuTest, WhatCannotBeCompiledIsSaid) {
