@@ -7,14 +7,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "forebay/base/file.h"
 #include "forebay/base/status.h"
 #include "forebay/weights/gguf.h"
-#include "forebay/weights/gguf_llama.h"
+#include "forebay/weights/gguf_model.h"
 #include "forebay/weights/gguf_tokenizer.h"
 #include "forebay/weights/mapped_file.h"
 #include "forebay/weights/safetensors.h"
@@ -92,19 +91,12 @@ Result<ModelFiles> LoadFolder(const std::string& folder) {
 }
 
 Result<ModelFiles> FromGguf(const GgufFile& gguf) {
-  FB_ASSIGN_OR_RETURN(const std::string_view architecture, gguf.String("general.architecture"));
-  if (architecture != "llama") {
-    return InvalidArgument(fmt::format(
-        "the GGUF architecture {} is not supported (llama is): use the Hugging Face folder "
-        "of the model",
-        architecture));
-  }
   ModelFiles files;
-  FB_ASSIGN_OR_RETURN(files.config_json, LlamaConfigJson(gguf));
-  FB_ASSIGN_OR_RETURN(files.generation_config_json, LlamaGenerationConfigJson(gguf));
+  FB_ASSIGN_OR_RETURN(files.config_json, GgufConfigJson(gguf));
+  FB_ASSIGN_OR_RETURN(files.generation_config_json, GgufGenerationConfigJson(gguf));
   FB_ASSIGN_OR_RETURN(files.tokenizer_json, GgufTokenizerJson(gguf));
   FB_ASSIGN_OR_RETURN(files.chat_template, GgufChatTemplate(gguf));
-  FB_ASSIGN_OR_RETURN(files.tensors, LlamaTensors(gguf));
+  FB_ASSIGN_OR_RETURN(files.tensors, GgufTensors(gguf));
   return files;
 }
 

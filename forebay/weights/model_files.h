@@ -20,9 +20,9 @@ struct ModelFiles {
 };
 
 // `path` is a Hugging Face folder (config.json, model.safetensors or a sharded index) or a GGUF
-// file of architecture llama. Blocks while reading. Errors: kNotFound (what was looked for),
-// kDataLoss (corrupt or truncated: file, offset, tensor), kInvalidArgument (an architecture or
-// tensor type that is not supported, by name).
+// file (llama, qwen2, qwen3, qwen3moe, gemma3). Blocks while reading. Errors: kNotFound (what was
+// looked for), kDataLoss (corrupt or truncated: file, offset, tensor), kInvalidArgument (an
+// architecture or tensor type that is not supported, by name).
 Result<ModelFiles> LoadModelFiles(const std::string& path);
 
 // Writes a Hugging Face folder (config.json, tokenizer.json, tokenizer_config.json with the chat

@@ -1,5 +1,5 @@
 // A llama in GGUF becomes the Hugging Face checkpoint that it was converted from.
-#include "forebay/weights/gguf_llama.h"
+#include "forebay/weights/gguf_model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using Json = nlohmann::json;
 
 const std::string kParity = std::string(FOREBAY_SOURCE_DIR) + "/tests/goldens/parity/llama/";
 
-class GgufLlamaTest : public testing::Test {
+class GgufModelTest : public testing::Test {
  protected:
   void SetUp() override {
     auto read = ReadSafetensors(kParity + "model.safetensors");
@@ -39,28 +39,28 @@ class GgufLlamaTest : public testing::Test {
     const std::string bytes = builder_.Build();
     const auto file = GgufFile::Parse(BytesOf(bytes));
     if (!file.ok()) return file.status();
-    FB_RETURN_IF_ERROR(LlamaConfigJson(*file).status());
-    return LlamaTensors(*file).status();
+    FB_RETURN_IF_ERROR(GgufConfigJson(*file).status());
+    return GgufTensors(*file).status();
   }
 
   TensorMap checkpoint_;
   GgufBuilder builder_;
 };
 
-TEST_F(GgufLlamaTest, TensorsAreThoseOfTheCheckpoint) {
+TEST_F(GgufModelTest, TensorsAreThoseOfTheCheckpoint) {
   const std::string bytes = builder_.Build();
   const auto file = GgufFile::Parse(BytesOf(bytes));
   ASSERT_TRUE(file.ok()) << file.status().ToString();
-  const auto tensors = LlamaTensors(*file);
+  const auto tensors = GgufTensors(*file);
   ASSERT_TRUE(tensors.ok()) << tensors.status().ToString();
   EXPECT_EQ(Digest(*tensors), Digest(checkpoint_));
 }
 
-TEST_F(GgufLlamaTest, ConfigIsThatOfTheCheckpoint) {
+TEST_F(GgufModelTest, ConfigIsThatOfTheCheckpoint) {
   const std::string bytes = builder_.Build();
   const auto file = GgufFile::Parse(BytesOf(bytes));
   ASSERT_TRUE(file.ok());
-  const auto text = LlamaConfigJson(*file);
+  const auto text = GgufConfigJson(*file);
   ASSERT_TRUE(text.ok()) << text.status().ToString();
   const Json config = Json::parse(*text);
   const Json expected = Json::parse(*ReadFile(kParity + "config.json"));
@@ -69,23 +69,23 @@ TEST_F(GgufLlamaTest, ConfigIsThatOfTheCheckpoint) {
     const bool of_training = key == "pretraining_tp" || key == "transformers_version";
     EXPECT_NE(config.contains(key), of_training) << key;
   }
-  EXPECT_EQ(Json::parse(*LlamaGenerationConfigJson(*file)),
+  EXPECT_EQ(Json::parse(*GgufGenerationConfigJson(*file)),
             Json({{"bos_token_id", 1}, {"eos_token_id", 2}}));
 }
 
-TEST_F(GgufLlamaTest, AnOwnOutputHeadIsNotTied) {
+TEST_F(GgufModelTest, AnOwnOutputHeadIsNotTied) {
   builder_.FloatTensor("output.weight", {512, 64},
                        checkpoint_.at("model.embed_tokens.weight").as<float>());
   const std::string bytes = builder_.Build();
   const auto file = GgufFile::Parse(BytesOf(bytes));
   ASSERT_TRUE(file.ok());
-  EXPECT_EQ(Json::parse(*LlamaConfigJson(*file))["tie_word_embeddings"], false);
-  const auto tensors = LlamaTensors(*file);
+  EXPECT_EQ(Json::parse(*GgufConfigJson(*file))["tie_word_embeddings"], false);
+  const auto tensors = GgufTensors(*file);
   ASSERT_TRUE(tensors.ok());
   EXPECT_EQ(tensors->at("lm_head.weight").shape().dims, (std::vector<int64_t>{512, 64}));
 }
 
-TEST_F(GgufLlamaTest, TensorsWithoutAPlaceAreRefusedByName) {
+TEST_F(GgufModelTest, TensorsWithoutAPlaceAreRefusedByName) {
   const std::vector<float> values(64);
   for (const std::string_view name :
        {"blk.3.attn_norm.weight", "blk.0.attn_norm.scale", "blk.0.ffn_gate_inp.weight",
@@ -99,13 +99,13 @@ TEST_F(GgufLlamaTest, TensorsWithoutAPlaceAreRefusedByName) {
   }
 }
 
-TEST_F(GgufLlamaTest, OneTensorUnderTwoNamesIsRefused) {
+TEST_F(GgufModelTest, OneTensorUnderTwoNamesIsRefused) {
   const std::vector<float> values(64);
   builder_.FloatTensor("blk.00.attn_norm.weight", {64}, values);
   EXPECT_EQ(Convert().code(), StatusCode::kDataLoss);
 }
 
-TEST_F(GgufLlamaTest, RowsThatAreNoHeadsAreRefused) {
+TEST_F(GgufModelTest, RowsThatAreNoHeadsAreRefused) {
   GgufBuilder builder = builder_;
   builder.FloatTensor("blk.1.attn_q.bias", {60}, std::vector<float>(60));
   builder_ = builder;
@@ -114,7 +114,7 @@ TEST_F(GgufLlamaTest, RowsThatAreNoHeadsAreRefused) {
   EXPECT_THAT(status.message(), HasSubstr("blk.1.attn_q.bias"));
 }
 
-TEST_F(GgufLlamaTest, WhatTheArchitectureCannotDoIsRefusedByName) {
+TEST_F(GgufModelTest, WhatTheArchitectureCannotDoIsRefusedByName) {
   builder_.Uint("llama.expert_count", 8);
   EXPECT_THAT(Convert().message(), HasSubstr("llama.expert_count"));
   builder_ = GgufBuilder::ParityLlama(checkpoint_);
@@ -132,7 +132,7 @@ TEST_F(GgufLlamaTest, WhatTheArchitectureCannotDoIsRefusedByName) {
   EXPECT_EQ(Convert(), OkStatus());
 }
 
-TEST(GgufLlamaMetadataTest, SizesThatCannotBeAreRefused) {
+TEST(GgufModelMetadataTest, SizesThatCannotBeAreRefused) {
   struct Bad {
     std::string_view key;
     uint32_t value;
@@ -149,12 +149,12 @@ TEST(GgufLlamaMetadataTest, SizesThatCannotBeAreRefused) {
       if (key != bad.key) builder.Uint(key, 2);
     }
     builder.Uint(bad.key, bad.value);
+    builder.String("general.architecture", "llama");
     builder.FloatTensor("token_embd.weight", {8, 2}, std::vector<float>(16));
     const std::string bytes = builder.Build();
     const auto file = GgufFile::Parse(BytesOf(bytes));
     ASSERT_TRUE(file.ok()) << file.status().ToString();
-    EXPECT_EQ(LlamaConfigJson(*file).status().code(), StatusCode::kDataLoss)
-        << bad.key << bad.value;
+    EXPECT_EQ(GgufConfigJson(*file).status().code(), StatusCode::kDataLoss) << bad.key << bad.value;
   }
 }
 

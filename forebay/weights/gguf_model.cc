@@ -1,4 +1,4 @@
-#include "forebay/weights/gguf_llama.h"
+#include "forebay/weights/gguf_model.h"
 
 #include <fmt/core.h>
 
@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -19,6 +20,7 @@
 #include "forebay/base/status.h"
 #include "forebay/weights/dequantize.h"
 #include "forebay/weights/gguf.h"
+#include "forebay/weights/gguf_family.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/shape.h"
 
@@ -32,7 +34,13 @@ constexpr uint64_t kSizeMax = uint64_t{1} << 30;
 
 struct Sizes {
   int64_t layers = 0, width = 0, heads = 0, kv_heads = 0, head_dim = 0, ff_width = 0, context = 0;
+  int64_t experts = 0;
 };
+
+// "llama.block_count" of "block_count".
+std::string Key(const GgufFamily& family, std::string_view key) {
+  return fmt::format("{}.{}", family.architecture, key);
+}
 
 Result<int64_t> Size(const GgufFile& file, std::string_view key) {
   FB_ASSIGN_OR_RETURN(const uint64_t size, file.Unsigned(key));
@@ -47,42 +55,50 @@ Result<int64_t> SizeOr(const GgufFile& file, std::string_view key, int64_t fallb
   return Size(file, key);
 }
 
-Result<Sizes> ReadSizes(const GgufFile& file) {
+Result<Sizes> ReadSizes(const GgufFile& file, const GgufFamily& family) {
+  const auto key = [&](std::string_view name) { return Key(family, name); };
   Sizes sizes;
-  FB_ASSIGN_OR_RETURN(sizes.layers, Size(file, "llama.block_count"));
-  FB_ASSIGN_OR_RETURN(sizes.width, Size(file, "llama.embedding_length"));
-  FB_ASSIGN_OR_RETURN(sizes.ff_width, Size(file, "llama.feed_forward_length"));
-  FB_ASSIGN_OR_RETURN(sizes.context, Size(file, "llama.context_length"));
-  FB_ASSIGN_OR_RETURN(sizes.heads, Size(file, "llama.attention.head_count"));
-  FB_ASSIGN_OR_RETURN(sizes.kv_heads, SizeOr(file, "llama.attention.head_count_kv", sizes.heads));
-  FB_ASSIGN_OR_RETURN(sizes.head_dim, SizeOr(file, "llama.attention.key_length",
+  FB_ASSIGN_OR_RETURN(sizes.layers, Size(file, key("block_count")));
+  FB_ASSIGN_OR_RETURN(sizes.width, Size(file, key("embedding_length")));
+  FB_ASSIGN_OR_RETURN(sizes.ff_width, Size(file, key("feed_forward_length")));
+  FB_ASSIGN_OR_RETURN(sizes.context, Size(file, key("context_length")));
+  FB_ASSIGN_OR_RETURN(sizes.heads, Size(file, key("attention.head_count")));
+  FB_ASSIGN_OR_RETURN(sizes.kv_heads, SizeOr(file, key("attention.head_count_kv"), sizes.heads));
+  FB_ASSIGN_OR_RETURN(sizes.head_dim, SizeOr(file, key("attention.key_length"),
                                              std::max<int64_t>(1, sizes.width / sizes.heads)));
   FB_ASSIGN_OR_RETURN(const int64_t rope_dims,
-                      SizeOr(file, "llama.rope.dimension_count", sizes.head_dim));
+                      SizeOr(file, key("rope.dimension_count"), sizes.head_dim));
   if (sizes.heads % sizes.kv_heads != 0 || sizes.head_dim % 2 != 0) {
     return DataLoss(
         fmt::format("the GGUF metadata has {} heads of size {} and {} key/value heads: corrupt",
                     sizes.heads, sizes.head_dim, sizes.kv_heads));
   }
   if (rope_dims != sizes.head_dim) {
-    return InvalidArgument(
-        fmt::format("llama.rope.dimension_count is {}, but heads have {} dimensions: "
-                    "partial rotary embeddings are not supported",
-                    rope_dims, sizes.head_dim));
+    return InvalidArgument(fmt::format(
+        "{} is {}, but heads have {} dimensions: partial rotary embeddings are not supported",
+        key("rope.dimension_count"), rope_dims, sizes.head_dim));
+  }
+  if (family.architecture == "qwen3moe") {
+    FB_ASSIGN_OR_RETURN(sizes.experts, Size(file, key("expert_count")));
   }
   return sizes;
 }
 
-Status CheckSupported(const GgufFile& file) {
-  if (file.Has("llama.expert_count")) {
-    FB_ASSIGN_OR_RETURN(const uint64_t experts, file.Unsigned("llama.expert_count"));
-    if (experts > 0)
-      return InvalidArgument("a GGUF llama with experts (llama.expert_count) is not supported");
+Status CheckSupported(const GgufFile& file, const GgufFamily& family) {
+  const std::string expert_key = Key(family, "expert_count");
+  if (family.architecture != "qwen3moe" && file.Has(expert_key)) {
+    FB_ASSIGN_OR_RETURN(const uint64_t experts, file.Unsigned(expert_key));
+    if (experts > 0) {
+      return InvalidArgument(fmt::format("a GGUF {} with experts ({}) is not supported",
+                                         family.architecture, expert_key));
+    }
   }
-  if (file.Has("llama.rope.scaling.type")) {
-    FB_ASSIGN_OR_RETURN(const std::string_view scaling, file.String("llama.rope.scaling.type"));
-    if (scaling != "none") {
-      return InvalidArgument(fmt::format("llama.rope.scaling.type {} is not supported", scaling));
+  const std::string scaling_key = Key(family, "rope.scaling.type");
+  if (file.Has(scaling_key)) {
+    FB_ASSIGN_OR_RETURN(const std::string_view scaling, file.String(scaling_key));
+    const bool linear = scaling == "linear" && family.architecture == "gemma3";
+    if (scaling != "none" && !linear) {
+      return InvalidArgument(fmt::format("{} {} is not supported", scaling_key, scaling));
     }
   }
   if (file.tensors().contains("rope_freqs.weight")) {
@@ -139,29 +155,21 @@ Status AddTokenIds(const GgufFile& file, Json* json) {
   return OkStatus();
 }
 
-// A tensor's name as Hugging Face has it, and by how many heads its rows are interleaved (0: not at
-// all).
+// A tensor's name as Hugging Face has it ("*" for the number of an expert), by how many heads its
+// rows are interleaved (0: not at all), and what llama.cpp has added to it.
 struct Target {
   std::string name;
   int64_t interleaved_heads = 0;
+  float added = 0;
 };
 
-struct LayerName {
-  std::string_view gguf, hugging_face;
-};
-constexpr std::array<LayerName, 9> kLayerNames = {{{"attn_norm", "input_layernorm"},
-                                                   {"attn_q", "self_attn.q_proj"},
-                                                   {"attn_k", "self_attn.k_proj"},
-                                                   {"attn_v", "self_attn.v_proj"},
-                                                   {"attn_output", "self_attn.o_proj"},
-                                                   {"ffn_norm", "post_attention_layernorm"},
-                                                   {"ffn_gate", "mlp.gate_proj"},
-                                                   {"ffn_up", "mlp.up_proj"},
-                                                   {"ffn_down", "mlp.down_proj"}}};
-
-std::optional<Target> TargetOf(std::string_view name, const Sizes& sizes) {
+std::optional<Target> TargetOf(std::string_view name, const Sizes& sizes,
+                               const GgufFamily& family) {
+  const float norm_added = family.norms_plus_one ? 1 : 0;
   if (name == "token_embd.weight") return Target{.name = "model.embed_tokens.weight"};
-  if (name == "output_norm.weight") return Target{.name = "model.norm.weight"};
+  if (name == "output_norm.weight") {
+    return Target{.name = "model.norm.weight", .added = norm_added};
+  }
   if (name == "output.weight") return Target{.name = "lm_head.weight"};
 
   constexpr std::string_view kPrefix = "blk.";
@@ -178,11 +186,12 @@ std::optional<Target> TargetOf(std::string_view name, const Sizes& sizes) {
   const std::string_view part = name.substr(1, dot - 1);
   const std::string_view kind = name.substr(dot + 1);
   if (kind != "weight" && kind != "bias") return std::nullopt;
-  for (const LayerName& known : kLayerNames) {
+  for (const GgufLayerName& known : family.layer_names) {
     if (part != known.gguf) continue;
     const int64_t heads = part == "attn_q" ? sizes.heads : part == "attn_k" ? sizes.kv_heads : 0;
     return Target{.name = fmt::format("model.layers.{}.{}.{}", layer, known.hugging_face, kind),
-                  .interleaved_heads = heads};
+                  .interleaved_heads = family.interleaved ? heads : 0,
+                  .added = part.ends_with("norm") ? norm_added : 0};
   }
   return std::nullopt;
 }
@@ -212,6 +221,7 @@ Result<HostTensor> Convert(std::string_view name, const GgufTensor& tensor, cons
   HostTensor result = HostTensor::Allocate(shape, &bytes);
   if (target.interleaved_heads == 0) {
     Dequantize(tensor.type, tensor.bytes, AsFloats(bytes));
+    for (float& value : AsFloats(bytes)) value -= target.added;
     return result;
   }
   const int64_t rows = target.interleaved_heads * sizes.head_dim;
@@ -227,17 +237,79 @@ Result<HostTensor> Convert(std::string_view name, const GgufTensor& tensor, cons
   return result;
 }
 
+// Adds [experts, ...] under the names of its experts.
+Status AddExperts(std::string_view name, const HostTensor& all, const Target& target,
+                  const Sizes& sizes, TensorMap* tensors) {
+  if (all.shape().rank() < 2 || all.shape().dims[0] != sizes.experts) {
+    return DataLoss(fmt::format("tensor {} has the shape {}, but the model has {} experts", name,
+                                all.shape().ToString(), sizes.experts));
+  }
+  const xla::Shape shape{all.shape().dtype, {all.shape().dims.begin() + 1, all.shape().dims.end()}};
+  const auto bytes = static_cast<size_t>(shape.bytes());
+  const auto owner = std::make_shared<HostTensor>(all);
+  const size_t star = target.name.find('*');
+  for (int64_t e = 0; e < sizes.experts; ++e) {
+    const std::string one =
+        target.name.substr(0, star) + std::to_string(e) + target.name.substr(star + 1);
+    const HostTensor part(shape, all.bytes().subspan(static_cast<size_t>(e) * bytes, bytes), owner);
+    if (!tensors->emplace(one, part).second) {
+      return DataLoss(fmt::format("two GGUF tensors are {}: corrupt", one));
+    }
+  }
+  return OkStatus();
+}
+
+Status AddExpertKeys(const GgufFile& file, const GgufFamily& family, const Sizes& sizes,
+                     Json* config) {
+  FB_ASSIGN_OR_RETURN(const int64_t used, Size(file, Key(family, "expert_used_count")));
+  FB_ASSIGN_OR_RETURN(const int64_t ff, Size(file, Key(family, "expert_feed_forward_length")));
+  (*config)["num_experts"] = sizes.experts;
+  (*config)["num_experts_per_tok"] = used;
+  (*config)["moe_intermediate_size"] = ff;
+  (*config)["norm_topk_prob"] = true;
+  (*config)["decoder_sparse_step"] = 1;
+  (*config)["mlp_only_layers"] = Json::array();
+  return OkStatus();
+}
+
+// llama.cpp has no keys for what is the same in all Gemma 3 models but the largest.
+Status AddGemmaKeys(const GgufFile& file, const GgufFamily& family, const Sizes& sizes,
+                    Json* config) {
+  constexpr int64_t kLayersOf27B = 62;
+  FB_ASSIGN_OR_RETURN(const int64_t window, Size(file, Key(family, "attention.sliding_window")));
+  FB_ASSIGN_OR_RETURN(const int64_t pattern,
+                      SizeOr(file, Key(family, "attention.sliding_window_pattern"), 6));
+  FB_ASSIGN_OR_RETURN(const double local, PositiveOr(file, Key(family, "rope.freq_base_swa"), 1e4));
+  config->erase("hidden_act");
+  (*config)["hidden_activation"] = "gelu_pytorch_tanh";
+  (*config)["sliding_window"] = window;
+  (*config)["sliding_window_pattern"] = pattern;
+  (*config)["rope_local_base_freq"] = local;
+  (*config)["query_pre_attn_scalar"] =
+      sizes.layers == kLayersOf27B ? sizes.width / sizes.heads : sizes.head_dim;
+  const std::string scaling_key = Key(family, "rope.scaling.type");
+  if (!file.Has(scaling_key)) return OkStatus();
+  FB_ASSIGN_OR_RETURN(const std::string_view scaling, file.String(scaling_key));
+  if (scaling != "linear") return OkStatus();
+  FB_ASSIGN_OR_RETURN(const double factor, PositiveOr(file, Key(family, "rope.scaling.factor"), 1));
+  (*config)["rope_scaling"] = {{"rope_type", "linear"}, {"factor", factor}};
+  return OkStatus();
+}
+
 }  // namespace
 
-Result<std::string> LlamaConfigJson(const GgufFile& file) {
-  FB_RETURN_IF_ERROR(CheckSupported(file));
-  FB_ASSIGN_OR_RETURN(const Sizes sizes, ReadSizes(file));
+Result<std::string> GgufConfigJson(const GgufFile& file) {
+  FB_ASSIGN_OR_RETURN(const GgufFamily family, GgufFamilyOf(file));
+  FB_RETURN_IF_ERROR(CheckSupported(file, family));
+  FB_ASSIGN_OR_RETURN(const Sizes sizes, ReadSizes(file, family));
   FB_ASSIGN_OR_RETURN(const int64_t vocab_size, VocabSize(file));
-  FB_ASSIGN_OR_RETURN(const double rms_eps,
-                      PositiveOr(file, "llama.attention.layer_norm_rms_epsilon", 1e-5));
-  FB_ASSIGN_OR_RETURN(const double rope_theta, PositiveOr(file, "llama.rope.freq_base", 1e4));
-  Json config = {{"architectures", Json::array({"LlamaForCausalLM"})},
-                 {"model_type", "llama"},
+  FB_ASSIGN_OR_RETURN(
+      const double rms_eps,
+      PositiveOr(file, Key(family, "attention.layer_norm_rms_epsilon"), family.rms_eps));
+  FB_ASSIGN_OR_RETURN(const double rope_theta,
+                      PositiveOr(file, Key(family, "rope.freq_base"), family.rope_theta));
+  Json config = {{"architectures", Json::array({family.hugging_face})},
+                 {"model_type", family.model_type},
                  {"vocab_size", vocab_size},
                  {"hidden_size", sizes.width},
                  {"intermediate_size", sizes.ff_width},
@@ -250,35 +322,47 @@ Result<std::string> LlamaConfigJson(const GgufFile& file) {
                  {"rms_norm_eps", rms_eps},
                  {"rope_theta", rope_theta},
                  {"rope_scaling", nullptr},
-                 {"attention_bias", file.tensors().contains("blk.0.attn_q.bias")},
-                 {"mlp_bias", file.tensors().contains("blk.0.ffn_up.bias")},
                  {"attention_dropout", 0.0},
                  {"tie_word_embeddings", !file.tensors().contains("output.weight")},
                  {"initializer_range", 0.02},
                  {"use_cache", true},
                  {"dtype", "float32"}};
+  // A qwen2 always has the first and never says so.
+  if (family.architecture != "qwen2") {
+    config["attention_bias"] = file.tensors().contains("blk.0.attn_q.bias");
+  }
+  if (family.architecture == "llama") {
+    config["mlp_bias"] = file.tensors().contains("blk.0.ffn_up.bias");
+  }
+  if (sizes.experts > 0) FB_RETURN_IF_ERROR(AddExpertKeys(file, family, sizes, &config));
+  if (family.architecture == "gemma3") {
+    FB_RETURN_IF_ERROR(AddGemmaKeys(file, family, sizes, &config));
+  }
   FB_RETURN_IF_ERROR(AddTokenIds(file, &config));
   return config.dump(2);
 }
 
-Result<std::string> LlamaGenerationConfigJson(const GgufFile& file) {
+Result<std::string> GgufGenerationConfigJson(const GgufFile& file) {
   Json config = Json::object();
   FB_RETURN_IF_ERROR(AddTokenIds(file, &config));
   return config.dump(2);
 }
 
-Result<TensorMap> LlamaTensors(const GgufFile& file) {
-  FB_RETURN_IF_ERROR(CheckSupported(file));
-  FB_ASSIGN_OR_RETURN(const Sizes sizes, ReadSizes(file));
+Result<TensorMap> GgufTensors(const GgufFile& file) {
+  FB_ASSIGN_OR_RETURN(const GgufFamily family, GgufFamilyOf(file));
+  FB_RETURN_IF_ERROR(CheckSupported(file, family));
+  FB_ASSIGN_OR_RETURN(const Sizes sizes, ReadSizes(file, family));
   TensorMap tensors;
   for (const auto& [name, tensor] : file.tensors()) {
-    const auto target = TargetOf(name, sizes);
+    const auto target = TargetOf(name, sizes, family);
     if (!target) {
-      return InvalidArgument(fmt::format(
-          "the GGUF tensor {} does not belong to a llama of {} layers", name, sizes.layers));
+      return InvalidArgument(fmt::format("the GGUF tensor {} does not belong to a {} of {} layers",
+                                         name, family.architecture, sizes.layers));
     }
     FB_ASSIGN_OR_RETURN(HostTensor converted, Convert(name, tensor, *target, sizes));
-    if (!tensors.emplace(target->name, std::move(converted)).second) {
+    if (target->name.find('*') != std::string::npos) {
+      FB_RETURN_IF_ERROR(AddExperts(name, converted, *target, sizes, &tensors));
+    } else if (!tensors.emplace(target->name, std::move(converted)).second) {
       return DataLoss(fmt::format("two GGUF tensors are {}: corrupt", target->name));
     }
   }
