@@ -104,6 +104,23 @@ TEST_F(Checkpoint, RoundTripKeepsEverything) {
   EXPECT_EQ(got.app_state, want.app_state);
 }
 
+TEST_F(Checkpoint, AdaptersHaveAFileAndTheirOptions) {
+  CheckpointData want = Data(4);
+  want.state.train.adapters = {{"a.lora_A.weight", Tensor({1, 2})}};
+  want.lora = {.rank = 3, .alpha = 6, .rslora = true, .targets = {"q_proj", "v_proj"}};
+  ASSERT_TRUE(WriteCheckpoint(folder_, want, 2).ok());
+  const auto loaded = LoadLatestCheckpoint(folder_);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
+  EXPECT_EQ(weights::Digest(loaded->data.state.train.adapters),
+            weights::Digest(want.state.train.adapters));
+  EXPECT_EQ(loaded->data.lora.rank, 3);
+  EXPECT_EQ(loaded->data.lora.alpha, 6);
+  EXPECT_TRUE(loaded->data.lora.rslora);
+  EXPECT_EQ(loaded->data.lora.targets, want.lora.targets);
+  Damage("step_000004/adapters.safetensors");
+  EXPECT_EQ(LoadLatestCheckpoint(folder_).status().code(), StatusCode::kDataLoss);
+}
+
 TEST_F(Checkpoint, D6_TheScheduleSurvivesBitForBit) {
   const CheckpointData want = Data(4);
   ASSERT_TRUE(WriteCheckpoint(folder_, want, 2).ok());

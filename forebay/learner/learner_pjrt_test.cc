@@ -25,6 +25,7 @@
 #include "forebay/learner/fingerprint.h"
 #include "forebay/learner/learner_testing.h"
 #include "forebay/learner/micro_batch.h"
+#include "forebay/learner/optimizer.h"
 #include "forebay/learner/schedule.h"
 #include "forebay/learner/shape_log.h"
 #include "forebay/learner/step_metrics.h"
@@ -327,6 +328,36 @@ TEST_F(LearnerTest, D5_D6_AResumedRunGivesTheBitsOfTheUninterruptedOne) {
   }
   EXPECT_EQ(weights::Digest(learner->snapshot()->tensors),
             weights::Digest(whole->snapshot()->tensors));
+}
+
+TEST_F(LearnerTest, D5_D6_EveryOptimizerAndAdaptersResumeToTheSameBits) {
+  std::vector<LearnerOptions> all;
+  for (const auto kind : {OptimizerKind::kAdamW8bit, OptimizerKind::kAdafactor,
+                          OptimizerKind::kLion, OptimizerKind::kMuon}) {
+    all.push_back(Options(4));
+    all.back().optimizer.kind = kind;
+  }
+  all.push_back(Options(4));
+  all.back().lora = {.rank = 2, .targets = {"q_proj", "up_proj"}};
+  for (const LearnerOptions& options : all) {
+    const auto whole = MakeLearner(options, StartState());
+    ASSERT_TRUE(RunLoop(*whole, *MemoryBuffer(), 4, FirstHalfIsGood).status.ok());
+    LearnerOptions half = options;
+    half.steps = 2;
+    half.checkpoint_folder = MakeTestFolder();
+    ASSERT_TRUE(
+        RunLoop(*MakeLearner(half, StartState()), *MemoryBuffer(), 2, FirstHalfIsGood).status.ok());
+    const auto loaded = LoadLatestCheckpoint(half.checkpoint_folder);
+    fs::remove_all(half.checkpoint_folder);
+    ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
+    EXPECT_EQ(loaded->data.lora.rank, options.lora.rank);
+    const auto resumed = MakeLearner(options, loaded->data.state);
+    ASSERT_TRUE(RunLoop(*resumed, *MemoryBuffer(2), 4, FirstHalfIsGood).status.ok());
+    EXPECT_EQ(weights::Digest(resumed->snapshot()->tensors),
+              weights::Digest(whole->snapshot()->tensors))
+        << OptimizerKindName(options.optimizer.kind);
+    EXPECT_NE(weights::Digest(whole->snapshot()->tensors), weights::Digest(parity_->tensors));
+  }
 }
 
 TEST_F(LearnerTest, D7_ResumingAtTheTargetDoesNothing) {

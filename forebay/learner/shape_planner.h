@@ -20,7 +20,7 @@ struct ShapePlannerOptions {
   ShapePlanOptions plan;
   size_t window_batches = 32;    // the newest ones that count
   size_t batches_min = 4;        // before the first proposal
-  double gain_min = 0.03;        // of the cost; what gains less is not worth compiling
+  double gain_min = 0.01;        // of the cost; what gains less is not worth compiling
   size_t sequences_max = 65536;  // in the window, so that memory is bounded
 };
 
