@@ -153,6 +153,8 @@ Result<std::unique_ptr<Topology>> Topology::Create(const TopologyOptions& option
   // waits; what these say it does not ask or complain about. They change no result (compared for
   // v4, v5e, v5p and v6e). Values that the user set stay.
   ::setenv("TPU_SKIP_MDS_QUERY", "1", /*replace=*/0);
+  // No chip is used, so that others who compile at the same time are no reason to refuse.
+  ::setenv("ALLOW_MULTIPLE_LIBTPU_LOAD", "true", /*replace=*/0);
   ::setenv("TPU_WORKER_HOSTNAMES", "localhost", /*replace=*/0);
   ::setenv("TPU_ACCELERATOR_TYPE", "v5p-16", /*replace=*/0);
   ::setenv("TPU_LOG_DIR", "disabled", /*replace=*/0);
