@@ -49,6 +49,17 @@ struct ReplayCommand {
 // differ: names the first difference.
 Status ReplayRun(const ReplayCommand& command);
 
+struct PlanCommand {
+  std::string config;
+  std::vector<std::string> sets;
+  std::string topology;  // "v5p:4x4x8"
+  std::string compiler;  // the TPU compiler's file; "" is the installed one
+  bool json = false;
+};
+// Compiles a configuration's optimizer step for a pod and prints what it takes there.
+// kResourceExhausted when it does not fit in the chips' memory.
+Status PlanStep(const PlanCommand& command);
+
 struct AuditCommand {
   std::string run;
   bool json = false;

@@ -50,6 +50,11 @@ int Main(int argc, char** argv) {
   train_app->add_option("--resume", resume, "go on with the run in this directory")
       ->excludes("config");
   train_app->add_flag("--quiet", train.quiet, "no progress display");
+  int virtual_devices = 0;
+  train_app
+      ->add_option("--virtual-devices", virtual_devices,
+                   "as --set device.virtual_devices=N: try a mesh on the CPU")
+      ->check(CLI::Range(1, 1024));
 
   CompareCommand compare;
   CLI::App* compare_app = app.add_subcommand(
@@ -84,6 +89,20 @@ int Main(int argc, char** argv) {
   replay_app->add_flag("--json", replay.json, "one JSON object instead of the table")
       ->excludes(replay_list);
 
+  PlanCommand plan;
+  CLI::App* plan_app = app.add_subcommand(
+      "plan",
+      "compile a configuration's optimizer step for a TPU pod, without the pod, and print what it "
+      "takes there");
+  plan_app->add_option("config", plan.config, "TOML configuration")->required();
+  plan_app->add_option("--topology", plan.topology, "chips and their grid, for instance v5p:4x4x8")
+      ->required();
+  plan_app->add_option("--set", plan.sets, "override one key (repeatable)")
+      ->allow_extra_args(false);
+  plan_app->add_option("--compiler", plan.compiler,
+                       "the TPU compiler's file (default: what tools/setup_tpu_compiler.sh got)");
+  plan_app->add_flag("--json", plan.json, "one JSON object instead of text");
+
   AuditCommand audit;
   CLI::App* audit_app =
       app.add_subcommand("audit", "where the time of a run went, and how many actors it needs");
@@ -113,6 +132,9 @@ int Main(int argc, char** argv) {
       train.resume = true;
       train.run = resume;
     }
+    if (virtual_devices > 0) {
+      train.sets.push_back("device.virtual_devices=" + std::to_string(virtual_devices));
+    }
     status = Train(train);
   } else if (compare_app->parsed()) {
     status = Compare(compare);
@@ -125,6 +147,8 @@ int Main(int argc, char** argv) {
                        "replay needs a step: forebay replay RUN --step N (--list names them)");
   } else if (audit_app->parsed()) {
     status = AuditRun(audit);
+  } else if (plan_app->parsed()) {
+    status = PlanStep(plan);
   } else if (devices_app->parsed()) {
     status = Devices(devices);
   } else if (config_app->parsed()) {

@@ -247,8 +247,10 @@ class Replayer {
     FB_ASSIGN_OR_RETURN(const std::string plugin,
                         xla::FindPlugin(config.Resolve(config.device.plugin)));
     FB_ASSIGN_OR_RETURN(
-        client_, xla::Client::Create({.plugin_path = plugin,
-                                      .cache_dir = config.Resolve(config.device.cache_dir)}));
+        client_,
+        xla::Client::Create({.plugin_path = plugin,
+                             .cpu_device_count = static_cast<int>(config.device.virtual_devices),
+                             .cache_dir = config.Resolve(config.device.cache_dir)}));
     if (const std::string name = PluginName(*client_); name != config_->start.plugin) {
       out_.notes.push_back(fmt::format("the plugin is {} here; step {} was taken on {}", name,
                                        options_.step, config_->start.plugin));

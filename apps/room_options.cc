@@ -15,6 +15,8 @@
 #include "forebay/learner/token_weights.h"
 #include "forebay/models/model.h"
 #include "forebay/rollout/xla_engine.h"
+#include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::apps {
 namespace {
@@ -70,6 +72,12 @@ learner::LearnerOptions MakeLearnerOptions(const control::Config& config,
   o.layout =
       l.layer_layout == "stacked" ? models::LayerLayout::kStacked : models::LayerLayout::kPerLayer;
   o.remat = l.remat;
+  o.compute = l.compute == "bf16" ? xla::DType::kBF16 : xla::DType::kF32;
+  const xla::MeshSizes sizes = MakeMeshSizes(config);
+  const auto mesh = xla::Mesh::Create(
+      sizes, sizes.data * sizes.fsdp * sizes.expert * sizes.context * sizes.tensor);
+  FB_CHECK(mesh.ok(), "the configuration's mesh has few enough devices");
+  o.mesh = *mesh;
   o.logprob_chunk = l.logprob_chunk;
   o.lease_deadline_s = l.lease_deadline_s;
   o.checkpoint_folder = checkpoint_folder;
@@ -77,6 +85,12 @@ learner::LearnerOptions MakeLearnerOptions(const control::Config& config,
   o.checkpoints_kept = config.checkpoint.keep;
   o.seed = config.run.seed;
   return o;
+}
+
+xla::MeshSizes MakeMeshSizes(const control::Config& config) {
+  const control::MeshSection& m = config.mesh;
+  return {
+      .data = m.data, .fsdp = m.fsdp, .expert = m.expert, .context = m.context, .tensor = m.tensor};
 }
 
 rollout::XlaEngineOptions MakeEngineOptions(const control::Config& config) {

@@ -8,12 +8,14 @@
 #include "forebay/control/coordinator.h"
 #include "forebay/learner/learner.h"
 #include "forebay/rollout/xla_engine.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::apps {
 
 // buffer.max_staleness, or 0 for the synchronous loop.
 int64_t MaxStaleness(const control::Config& config);
 
+xla::MeshSizes MakeMeshSizes(const control::Config& config);
 // `checkpoint_folder`: "" for a learner that keeps nothing.
 learner::LearnerOptions MakeLearnerOptions(const control::Config& config,
                                            const std::string& checkpoint_folder);

@@ -81,9 +81,10 @@ class TrainRun {
     progress_.Say("compiling");
     FB_ASSIGN_OR_RETURN(const std::string plugin,
                         xla::FindPlugin(config_.Resolve(config_.device.plugin)));
-    const xla::ClientOptions client{.plugin_path = plugin,
-                                    .cache_dir = config_.Resolve(config_.device.cache_dir)};
+    xla::ClientOptions client{.plugin_path = plugin,
+                              .cache_dir = config_.Resolve(config_.device.cache_dir)};
     FB_ASSIGN_OR_RETURN(engine_client_, xla::Client::Create(client));
+    client.cpu_device_count = static_cast<int>(config_.device.virtual_devices);
     FB_ASSIGN_OR_RETURN(learner_client_, xla::Client::Create(client));
     start_record_ = MakeStart(config_, start_.step, PluginName(*learner_client_));
     learner::LearnerOptions options = MakeLearnerOptions(config_, run_->checkpoints_path());

@@ -29,6 +29,12 @@ struct ModelSection {
 struct DeviceSection {
   std::string plugin;     // a PJRT plugin file; "" is the one that set-up installed
   std::string cache_dir;  // compiled programs on disk; "" keeps them in memory
+  int64_t virtual_devices = 0;  // of the CPU plugin, for the learner's mesh; 0: one
+};
+
+// Devices along each axis of the learner's mesh (docs/sharding.md). All 1: one device.
+struct MeshSection {
+  int64_t data = 1, fsdp = 1, expert = 1, context = 1, tensor = 1;
 };
 
 struct EnvSection {
@@ -90,6 +96,7 @@ struct LearnerSection {
   int64_t replan_every_steps = 8;          // 0: keep the row lengths of the start
   std::string layer_layout = "per_layer";  // per_layer | stacked
   bool remat = false;
+  std::string compute = "f32";  // f32 | bf16
   int64_t logprob_chunk = 512;
   double lease_deadline_s = 600;
 };
@@ -108,6 +115,7 @@ struct Config {
   RunConfig run;
   ModelSection model;
   DeviceSection device;
+  MeshSection mesh;
   EnvSection env;
   RolloutSection rollout;
   BufferSection buffer;

@@ -11,9 +11,14 @@
 #include "forebay/control/config.h"
 
 namespace forebay::control {
+namespace {
+
+constexpr int64_t kDevicesMax = int64_t{1} << 16;
+
+}  // namespace
 
 std::vector<Field> Fields(Config& c) {
-  constexpr double kMany = 1e12;
+  constexpr double kMany = 1e12, kMeshMax = 4096;
   return {
       {"run.steps", &c.run.steps, "optimizer steps to train", 0, kMany},
       {"run.seed", &c.run.seed, "every random choice derives from it", 0, kMany},
@@ -43,6 +48,16 @@ std::vector<Field> Fields(Config& c) {
        .target = &c.device.cache_dir,
        .meaning = "folder for compiled programs; empty: memory only",
        .is_path = true},
+      {"device.virtual_devices", &c.device.virtual_devices,
+       "devices that the CPU plugin shows to the learner, to try a mesh; 0: one", 0, 1024},
+
+      {"mesh.data", &c.mesh.data, "devices that split the rows, each with all weights", 1,
+       kMeshMax},
+      {"mesh.fsdp", &c.mesh.fsdp, "devices that split rows and weights", 1, kMeshMax},
+      {"mesh.expert", &c.mesh.expert, "devices that split rows and experts", 1, kMeshMax},
+      {"mesh.context", &c.mesh.context, "devices that split each row and the weights", 1, kMeshMax},
+      {"mesh.tensor", &c.mesh.tensor, "devices that split heads, features and the vocabulary", 1,
+       kMeshMax},
 
       {"env.name", &c.env.name, "its name in metrics and audit"},
       {"env.kind",
@@ -185,6 +200,12 @@ std::vector<Field> Fields(Config& c) {
        0,
        {"per_layer", "stacked"}},
       {"learner.remat", &c.learner.remat, "recompute layers in the backward pass to save memory"},
+      {"learner.compute",
+       &c.learner.compute,
+       "type of activations and products; weights, sums and the optimizer are f32",
+       0,
+       0,
+       {"f32", "bf16"}},
       {"learner.logprob_chunk", &c.learner.logprob_chunk, "tokens whose logits exist at once", 8,
        1 << 20},
       {"learner.lease_deadline_s", &c.learner.lease_deadline_s,
@@ -201,6 +222,18 @@ std::vector<Field> Fields(Config& c) {
 }
 
 Status CheckCombinations(const Config& c) {
+  const int64_t devices =
+      c.mesh.data * c.mesh.fsdp * c.mesh.expert * c.mesh.context * c.mesh.tensor;
+  if (devices > kDevicesMax) {
+    return InvalidArgument(
+        fmt::format("mesh: the product of its axes is {} devices; at most {} are possible", devices,
+                    kDevicesMax));
+  }
+  if (c.device.virtual_devices > 0 && devices > c.device.virtual_devices) {
+    return InvalidArgument(
+        fmt::format("mesh: its axes need {} devices, but device.virtual_devices is {}", devices,
+                    c.device.virtual_devices));
+  }
   if (c.model.path.empty()) {
     return InvalidArgument(
         "model.path is missing: give a Hugging Face folder, a .gguf file, or \"tiny:\"");

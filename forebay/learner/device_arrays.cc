@@ -11,33 +11,42 @@
 #include "forebay/models/model.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/client.h"
+#include "forebay/xla/sharded_buffer.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::learner {
 
 using weights::HostTensor;
 using weights::TensorMap;
 
+xla::Sharding Placed(const xla::Mesh& mesh, const xla::PartitionSpec& partition) {
+  if (mesh.size() == 1) return {};
+  return {.mesh = mesh, .spec = partition};
+}
+
 void DeviceArrays::AppendTo(Arguments* arguments) {
   for (xla::Buffer& buffer : buffers) arguments->push_back(&buffer);
 }
 
-Status DeviceArrays::Upload(xla::Client& client, const TensorMap& tensors) {
+Status DeviceArrays::Upload(xla::Client& client, const xla::Mesh& mesh, const TensorMap& tensors) {
   std::vector<xla::Buffer> uploaded;
   for (const auto& spec : specs) {
     const auto found = tensors.find(spec.name);
     FB_CHECK(found != tensors.end(), spec.name);
-    FB_ASSIGN_OR_RETURN(auto buffer, client.FromHost(found->second.bytes(), spec.shape));
+    FB_ASSIGN_OR_RETURN(auto buffer, xla::SplitFromHost(client, found->second.bytes(), spec.shape,
+                                                        Placed(mesh, spec.partition)));
     uploaded.push_back(std::move(buffer));
   }
   buffers = std::move(uploaded);
   return OkStatus();
 }
 
-Status DeviceArrays::UploadZeros(xla::Client& client) {
+Status DeviceArrays::UploadZeros(xla::Client& client, const xla::Mesh& mesh) {
   std::vector<xla::Buffer> uploaded;
   for (const auto& spec : specs) {
     const std::vector<std::byte> zeros(static_cast<size_t>(spec.shape.bytes()));
-    FB_ASSIGN_OR_RETURN(auto buffer, client.FromHost(zeros, spec.shape));
+    FB_ASSIGN_OR_RETURN(
+        auto buffer, xla::SplitFromHost(client, zeros, spec.shape, Placed(mesh, spec.partition)));
     uploaded.push_back(std::move(buffer));
   }
   buffers = std::move(uploaded);

@@ -8,11 +8,15 @@
 #include "forebay/models/model.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/client.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::learner {
 
 // Arguments of an execution.
 using Arguments = std::vector<xla::Buffer*>;
+
+// How an array lies over a mesh: whole where there is one device, whatever axes the mesh has.
+xla::Sharding Placed(const xla::Mesh& mesh, const xla::PartitionSpec& partition);
 
 struct DeviceArrays {
   std::vector<models::ParamSpec> specs;
@@ -21,9 +25,10 @@ struct DeviceArrays {
   size_t size() const { return specs.size(); }
   void AppendTo(Arguments* arguments);
 
-  // By spec name. Block. CHECK that every spec has its tensor.
-  Status Upload(xla::Client& client, const weights::TensorMap& tensors);
-  Status UploadZeros(xla::Client& client);
+  // By spec name, split over the mesh as the specs say. Block. CHECK that every spec has its
+  // tensor.
+  Status Upload(xla::Client& client, const xla::Mesh& mesh, const weights::TensorMap& tensors);
+  Status UploadZeros(xla::Client& client, const xla::Mesh& mesh);
   Result<weights::TensorMap> ToHost() const;
 };
 

@@ -28,9 +28,12 @@
 #include "forebay/learner/schedule.h"
 #include "forebay/learner/step_metrics.h"
 #include "forebay/learner/token_weights.h"
+#include "forebay/learner/train_programs.h"
 #include "forebay/models/model.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/client.h"
+#include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::learner {
 
@@ -59,6 +62,8 @@ struct LearnerOptions {
   // again uses the same ones at the same steps. "": nowhere.
   std::string shape_log;
   models::LayerLayout layout = models::LayerLayout::kPerLayer;
+  xla::DType compute = xla::DType::kF32;  // of activations; weights and sums stay f32
+  xla::Mesh mesh = {};                    // the devices that share a step; by default one
   bool remat = false;
   int64_t logprob_chunk = 512;  // tokens
   bool entropy_metric = true;
@@ -83,6 +88,9 @@ struct LearnerHooks {
   std::function<bool()> checkpoint_wanted;
   std::function<std::string()> app_state;  // JSON for the manifest, at the moment of the checkpoint
 };
+
+// What the programs of a step are made with (plans, benchmarks).
+GradientProgramOptions GradientOptions(const LearnerOptions& options);
 
 class Learner {
  public:

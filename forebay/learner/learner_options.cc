@@ -101,13 +101,19 @@ AdaptiveShapesOptions ShapeOptions(const LearnerOptions& options) {
           .log = options.shape_log};
 }
 
+GradientProgramOptions GradientOptions(const LearnerOptions& options) {
+  return {.layout = options.layout,
+          .remat = options.remat,
+          .logprob_chunk = options.logprob_chunk,
+          .entropy = options.entropy_metric,
+          .loss = options.loss,
+          .lora = options.lora,
+          .compute = options.compute,
+          .mesh = options.mesh};
+}
+
 TrainStepOptions StepOptions(const LearnerOptions& options, std::vector<BucketShape> buckets) {
-  return {.gradient = {.layout = options.layout,
-                       .remat = options.remat,
-                       .logprob_chunk = options.logprob_chunk,
-                       .entropy = options.entropy_metric,
-                       .loss = options.loss,
-                       .lora = options.lora},
+  return {.gradient = GradientOptions(options),
           .optimizer = options.optimizer,
           .buckets = std::move(buckets),
           .adapter_seed = static_cast<uint64_t>(options.seed)};

@@ -25,6 +25,7 @@
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::learner {
 namespace {
@@ -127,7 +128,13 @@ Result<std::vector<models::ParamSpec>> LoraSpecs(std::span<const models::ParamSp
     b.shape.dims[rank - 1] = options.rank;
     a.name = fmt::format("{}{}{}", ModuleName(spec.name), kLoraA, kWeight);
     b.name = fmt::format("{}{}{}", ModuleName(spec.name), kLoraB, kWeight);
-    a.partition = b.partition = {};
+    // B A is then split as the weight is, without a message.
+    std::vector<xla::Axes> split(rank);
+    for (size_t i = 0; i < rank; ++i) split[i] = spec.partition.dim(static_cast<int64_t>(i));
+    std::vector<xla::Axes> of_a = split, of_b = split;
+    of_a[rank - 2] = of_b[rank - 1] = {};
+    a.partition = xla::PartitionSpec(std::move(of_a));
+    b.partition = xla::PartitionSpec(std::move(of_b));
     out.push_back(std::move(a));
     out.push_back(std::move(b));
   }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -16,9 +17,11 @@
 #include "forebay/base/status.h"
 #include "forebay/learner/optimizer_rules.h"
 #include "forebay/models/model.h"
+#include "forebay/xla/collectives.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::learner {
 namespace {
@@ -59,6 +62,27 @@ Value SquareSum(Value g) {
   xla::Dims axes(by_row.dims().size());
   for (size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<int64_t>(i);
   return xla::ReduceSum(by_row, axes);
+}
+
+// Of all gradients; those that are split over the same axes are summed over them together.
+Value SquareSum(std::span<const models::ParamSpec> specs, std::span<const Value> grads,
+                bool sharded) {
+  std::vector<std::pair<xla::Axes, Value>> sums;
+  for (size_t i = 0; i < grads.size(); ++i) {
+    const xla::Axes axes = sharded ? specs[i].partition.axes() : xla::Axes();
+    const auto found = std::ranges::find(sums, axes, &std::pair<xla::Axes, Value>::first);
+    if (found == sums.end()) {
+      sums.emplace_back(axes, SquareSum(grads[i]));
+    } else {
+      found->second = found->second + SquareSum(grads[i]);
+    }
+  }
+  Value all;
+  for (const auto& [axes, own] : sums) {
+    const Value sum = sharded ? xla::Psum(own, axes) : own;
+    all = all.empty() ? sum : all + sum;
+  }
+  return all;
 }
 
 Value Scalar(Value hyper, int64_t slot) {
@@ -107,6 +131,16 @@ Status ValidateOptimizer(const OptimizerOptions& o) {
   return OkStatus();
 }
 
+Status ValidateSharded(const OptimizerOptions& options) {
+  if (options.kind == OptimizerKind::kAdamW || options.kind == OptimizerKind::kLion) {
+    return OkStatus();
+  }
+  return InvalidArgument(
+      fmt::format("learner.optimizer = \"{}\" looks at whole matrices and runs on one device only: "
+                  "over a mesh use adamw or lion",
+                  OptimizerKindName(options.kind)));
+}
+
 int64_t HyperCount(const OptimizerOptions& options) {
   return options.kind == OptimizerKind::kAdamW8bit ? kUpdateNumber + 1 : kHyperSlots;
 }
@@ -140,13 +174,9 @@ std::vector<StateSpec> OptimizerStateSpecs(const OptimizerOptions& options,
 OptimizerResult OptimizerUpdate(const OptimizerOptions& options,
                                 std::span<const models::ParamSpec> specs,
                                 std::span<const Value> params, std::span<const Value> state,
-                                std::span<const Value> grads, Value hyper) {
+                                std::span<const Value> grads, Value hyper, bool sharded) {
   FB_CHECK(grads.size() == specs.size() && params.size() == specs.size(), "one value a parameter");
-  Value square_sum;
-  for (const Value g : grads) {
-    square_sum = square_sum.empty() ? SquareSum(g) : square_sum + SquareSum(g);
-  }
-  const Value norm = xla::Sqrt(square_sum);
+  const Value norm = xla::Sqrt(SquareSum(specs, grads, sharded));
   const Value largest = xla::Constant(
       *hyper.graph(), static_cast<double>(std::numeric_limits<float>::max()), DType::kF32);
   const Value finite = xla::Compare(norm, largest, Comparison::kLe);  // false for NaN

@@ -52,6 +52,9 @@ struct OptimizerOptions {
 // kInvalidArgument names the first number that is out of range, and what would be right.
 Status ValidateOptimizer(const OptimizerOptions& options);
 
+// kInvalidArgument: over several devices adamw and lion run; the others look at whole matrices.
+Status ValidateSharded(const OptimizerOptions& options);
+
 // The scalars that change from step to step, in one f32 array of HyperCount: a new value never
 // recompiles.
 enum HyperSlot {
@@ -83,10 +86,12 @@ struct OptimizerResult {
 };
 
 // One value a spec in params and grads, one a StateSpec in state; `hyper` is f32 [HyperCount].
+// `sharded`: in the body of a ShardMap, on this device's parts.
 OptimizerResult OptimizerUpdate(const OptimizerOptions& options,
                                 std::span<const models::ParamSpec> specs,
                                 std::span<const xla::Value> params,
                                 std::span<const xla::Value> state,
-                                std::span<const xla::Value> grads, xla::Value hyper);
+                                std::span<const xla::Value> grads, xla::Value hyper,
+                                bool sharded = false);
 
 }  // namespace forebay::learner

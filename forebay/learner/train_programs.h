@@ -15,6 +15,8 @@
 #include "forebay/learner/optimizer.h"
 #include "forebay/models/model.h"
 #include "forebay/xla/graph.h"
+#include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::learner {
 
@@ -25,6 +27,10 @@ struct GradientProgramOptions {
   bool entropy = true;          // the metric; it costs one more pass over each chunk's logits
   PolicyLossOptions loss;
   LoraOptions lora;
+  xla::DType compute = xla::DType::kF32;  // of activations (models::ForwardOptions)
+  // The devices that share the work (docs/sharding.md). With several, arguments and results are
+  // split: parameters as their specs say, rows and tokens as models::RowsPartition.
+  xla::Mesh mesh = {};
 };
 
 // (params..., adapters..., ints s32 [kIntPlanes, rows, length], floats f32 [kFloatPlanes, rows,
@@ -37,11 +43,15 @@ Result<xla::Program> TraceGradient(const models::Model& model,
 Result<xla::Program> TraceMerge(const models::Model& model, const GradientProgramOptions& options);
 
 // (sums..., gradients...) -> (sums...); sums are donated.
-Result<xla::Program> TraceAccumulate(std::span<const models::ParamSpec> specs);
+Result<xla::Program> TraceAccumulate(std::span<const models::ParamSpec> specs,
+                                     const xla::Mesh& mesh = {});
 
 // (params..., state..., gradients..., hyper f32 [HyperCount]) -> (params..., state..., gradient
 // norm f32) of what is trained; params and state are donated.
 Result<xla::Program> TraceApply(std::span<const models::ParamSpec> specs,
-                                const OptimizerOptions& options);
+                                const OptimizerOptions& options, const xla::Mesh& mesh = {});
+
+// How a micro-batch's planes [planes, rows, length] lie over a mesh.
+xla::PartitionSpec PlanesPartition();
 
 }  // namespace forebay::learner

@@ -29,6 +29,8 @@
 #include "forebay/xla/client.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/sharded_buffer.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::learner {
 namespace {
@@ -55,7 +57,10 @@ std::vector<models::ParamSpec> StateArrays(const OptimizerOptions& options,
                                            std::span<const models::ParamSpec> trained) {
   std::vector<models::ParamSpec> out;
   for (const StateSpec& s : OptimizerStateSpecs(options, trained)) {
-    out.push_back({.name = s.slot + "." + trained[s.param].name, .shape = s.shape});
+    // Only state of a parameter's own shape is ever split (ValidateSharded).
+    out.push_back({.name = s.slot + "." + trained[s.param].name,
+                   .shape = s.shape,
+                   .partition = trained[s.param].partition});
   }
   return out;
 }
@@ -67,15 +72,16 @@ class TrainStepImpl final : public TrainStep {
 
   Status Upload(const TrainState& state) {
     FB_RETURN_IF_ERROR(ValidateOptimizer(options_.optimizer));
+    if (mesh().size() > 1) FB_RETURN_IF_ERROR(ValidateSharded(options_.optimizer));
     params_.specs = model_.Params(options_.gradient.layout);
     FB_ASSIGN_OR_RETURN(const TensorMap params,
                         model_.FromCheckpoint(state.params, options_.gradient.layout));
-    FB_RETURN_IF_ERROR(params_.Upload(client_, params));
+    FB_RETURN_IF_ERROR(params_.Upload(client_, mesh(), params));
     if (lora()) {
       base_ = state.params;
       FB_ASSIGN_OR_RETURN(adapters_.specs, LoraSpecs(params_.specs, options_.gradient.lora));
       FB_ASSIGN_OR_RETURN(const TensorMap adapters, Adapters(state.adapters));
-      FB_RETURN_IF_ERROR(adapters_.Upload(client_, adapters));
+      FB_RETURN_IF_ERROR(adapters_.Upload(client_, mesh(), adapters));
     } else if (!state.adapters.empty()) {
       return InvalidArgument(
           "the checkpoint has LoRA adapters, but learner.lora_rank is 0: resume with the rank that "
@@ -83,14 +89,14 @@ class TrainStepImpl final : public TrainStep {
     }
     state_.specs = StateArrays(options_.optimizer, trained().specs);
     if (state.optimizer.empty()) {
-      FB_RETURN_IF_ERROR(state_.UploadZeros(client_));
+      FB_RETURN_IF_ERROR(state_.UploadZeros(client_, mesh()));
     } else {
       FB_ASSIGN_OR_RETURN(
           const TensorMap tensors,
           JoinLayers(state.optimizer, state_.specs,
                      fmt::format("the optimizer's state (for learner.optimizer = \"{}\")",
                                  OptimizerKindName(options_.optimizer.kind))));
-      FB_RETURN_IF_ERROR(state_.Upload(client_, tensors));
+      FB_RETURN_IF_ERROR(state_.Upload(client_, mesh(), tensors));
     }
     updates_ = state.updates;
     return OkStatus();
@@ -101,9 +107,10 @@ class TrainStepImpl final : public TrainStep {
       return InvalidArgument("a learner needs at least one row shape to compile");
     }
     FB_RETURN_IF_ERROR(CompileShapes(options_.buckets));
-    FB_ASSIGN_OR_RETURN(const xla::Program accumulate, TraceAccumulate(trained().specs));
+    FB_ASSIGN_OR_RETURN(const xla::Program accumulate, TraceAccumulate(trained().specs, mesh()));
     FB_ASSIGN_OR_RETURN(accumulate_, CompileOne(accumulate));
-    FB_ASSIGN_OR_RETURN(const xla::Program apply, TraceApply(trained().specs, options_.optimizer));
+    FB_ASSIGN_OR_RETURN(const xla::Program apply,
+                        TraceApply(trained().specs, options_.optimizer, mesh()));
     FB_ASSIGN_OR_RETURN(apply_, CompileOne(apply));
     if (!lora()) return OkStatus();
     FB_ASSIGN_OR_RETURN(const xla::Program merge, TraceMerge(model_, options_.gradient));
@@ -220,6 +227,7 @@ class TrainStepImpl final : public TrainStep {
     return client_.Compile(program);
   }
 
+  const xla::Mesh& mesh() const { return options_.gradient.mesh; }
   bool lora() const { return options_.gradient.lora.rank > 0; }
   // What gradients are of, and what the optimizer updates.
   DeviceArrays& trained() { return lora() ? adapters_ : params_; }
@@ -236,12 +244,15 @@ class TrainStepImpl final : public TrainStep {
              fmt::format("no program was compiled for {}", batch.shape.ToString()));
     const TimePoint start = Now();
     const BucketShape shape = batch.shape;
-    FB_ASSIGN_OR_RETURN(
-        xla::Buffer ints,
-        client_.FromVector(batch.ints, {DType::kS32, {kIntPlanes, shape.rows, shape.length}}));
+    FB_ASSIGN_OR_RETURN(xla::Buffer ints,
+                        xla::SplitFromVector(client_, batch.ints,
+                                             {DType::kS32, {kIntPlanes, shape.rows, shape.length}},
+                                             Placed(mesh(), PlanesPartition())));
     FB_ASSIGN_OR_RETURN(
         xla::Buffer floats,
-        client_.FromVector(batch.floats, {DType::kF32, {kFloatPlanes, shape.rows, shape.length}}));
+        xla::SplitFromVector(client_, batch.floats,
+                             {DType::kF32, {kFloatPlanes, shape.rows, shape.length}},
+                             Placed(mesh(), PlanesPartition())));
     outcome->upload_seconds += Seconds(Now() - start);
 
     Arguments arguments;
@@ -255,8 +266,9 @@ class TrainStepImpl final : public TrainStep {
   Status Apply(Buffers gradients, double learning_rate, StepOutcome* outcome) {
     FB_ASSIGN_OR_RETURN(
         xla::Buffer hyper,
-        client_.FromVector(HyperParameters(options_.optimizer, learning_rate, updates_ + 1),
-                           {DType::kF32, {HyperCount(options_.optimizer)}}));
+        xla::SplitFromVector(client_,
+                             HyperParameters(options_.optimizer, learning_rate, updates_ + 1),
+                             {DType::kF32, {HyperCount(options_.optimizer)}}, Placed(mesh(), {})));
     Arguments arguments;
     trained().AppendTo(&arguments);
     state_.AppendTo(&arguments);

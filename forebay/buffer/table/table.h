@@ -89,7 +89,7 @@ class Table {
   // Of an attempt in flight: whether its append has begun, which ends with the flight. The first
   // call says no. nullopt: not in flight.
   std::optional<bool> BeginAppend(const TrajectoryId& id);
-  void EndAppend(const TrajectoryId& id);  // without success: it is in flight as before
+  void EndAppend(const TrajectoryId& id);      // without success: it is in flight as before
   bool Pending(const TrajectoryId& id) const;  // leased and taken ones too
   bool Dispatched(int64_t trajectory_id) const { return dispatched_.Contains(trajectory_id); }
   // in flight -> pending. kNotFound when the attempt is not in flight. kInvalidArgument: the

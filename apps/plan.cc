@@ -1,0 +1,233 @@
+#include "apps/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/chips.h"
+#include "apps/commands.h"
+#include "apps/room_options.h"
+#include "forebay/base/file.h"
+#include "forebay/base/status.h"
+#include "forebay/control/config.h"
+#include "forebay/learner/learner.h"
+#include "forebay/learner/micro_batch.h"
+#include "forebay/learner/optimizer.h"
+#include "forebay/learner/train_programs.h"
+#include "forebay/models/model.h"
+#include "forebay/models/weight_map.h"
+#include "forebay/xla/graph.h"
+#include "forebay/xla/sharding.h"
+#include "forebay/xla/topology.h"
+#include "forebay/xla/traced_cost.h"
+
+namespace forebay::apps {
+namespace {
+
+// Rows and row length of the largest shape that the configuration compiles.
+learner::BucketShape LargestShape(const control::Config& config) {
+  const auto& lengths = config.learner.row_lengths;
+  const int64_t length =
+      lengths.empty() ? config.rollout.tokens_max : *std::ranges::max_element(lengths);
+  return {.rows = std::max<int64_t>(1, config.learner.tokens_per_program / length),
+          .length = length};
+}
+
+// Score and value products of causal attention over whole rows: 2 T^2 a head's size forward.
+double AttentionFlops(const models::ModelConfig& c, learner::BucketShape shape) {
+  const auto length = static_cast<double>(shape.length);
+  return 2.0 * length * length * static_cast<double>(shape.rows * c.layers * c.query_heads) *
+         static_cast<double>(c.head_dim);
+}
+
+// That multiply each token: not an embedding that is only looked up, and of the experts only those
+// that a token goes to.
+double ActiveParameters(const models::Model& model, const std::vector<models::ParamSpec>& specs,
+                        const std::string& config_json) {
+  const auto config = nlohmann::json::parse(config_json, nullptr, /*allow_exceptions=*/false);
+  const double used = config.value("num_experts_per_tok", 1.0);
+  const double experts = config.value("num_experts", 1.0);
+  double active = 0;
+  for (const models::ParamSpec& spec : specs) {
+    if (spec.name == models::kEmbedName && !model.config().tied_embedding) continue;
+    const bool expert = spec.name.find(".experts.") != std::string::npos;
+    active += static_cast<double>(spec.shape.elements()) * (expert ? used / experts : 1);
+  }
+  return active;
+}
+
+Result<PlannedProgram> Compile(xla::Topology& topology, std::string name,
+                               const Result<xla::Program>& program) {
+  if (!program.ok()) return program.status();
+  FB_ASSIGN_OR_RETURN(const xla::CompiledStats stats, topology.Compile(*program));
+  return PlannedProgram{.name = std::move(name), .compiled = stats, .traced = program->cost};
+}
+
+nlohmann::ordered_json ToJson(const PlannedProgram& p) {
+  nlohmann::ordered_json out = {{"name", p.name},
+                                {"argument_bytes", p.compiled.memory.argument_bytes},
+                                {"output_bytes", p.compiled.memory.output_bytes},
+                                {"alias_bytes", p.compiled.memory.alias_bytes},
+                                {"temp_bytes", p.compiled.memory.temp_bytes},
+                                {"compile_seconds", p.compiled.compile_seconds},
+                                {"dot_flops", p.traced.dot_flops}};
+  for (const xla::CollectiveUse& use : p.traced.collectives) {
+    out["collectives"].push_back({{"op", use.op},
+                                  {"axes", use.axes.ToString()},
+                                  {"count", use.count},
+                                  {"sent_bytes", use.sent_bytes}});
+  }
+  return out;
+}
+
+}  // namespace
+
+double Plan::Mfu(double seconds) const {
+  if (!chip || seconds <= 0) return 0;
+  return model_flops / (chip->bf16_flops * static_cast<double>(mesh.size()) * seconds);
+}
+
+Result<Plan> MakePlan(const control::Config& config, const std::string& topology_name,
+                      const std::string& compiler) {
+  FB_ASSIGN_OR_RETURN(const std::string config_json,
+                      ReadFile(config.Resolve(config.model.path) + "/config.json"));
+  FB_ASSIGN_OR_RETURN(const auto model, models::Model::Create(config_json));
+  FB_ASSIGN_OR_RETURN(const std::string path, xla::FindTpuCompiler(compiler));
+  FB_ASSIGN_OR_RETURN(const std::unique_ptr<xla::Topology> topology,
+                      xla::Topology::Create({.plugin_path = path, .name = topology_name}));
+  Plan plan;
+  plan.topology = topology_name;
+  plan.chip = ChipOf(topology_name);
+  if (!topology->devices().empty()) plan.chip_kind = topology->devices()[0].kind;
+  FB_ASSIGN_OR_RETURN(
+      plan.mesh,
+      xla::Mesh::Create(MakeMeshSizes(config), static_cast<int64_t>(topology->devices().size())));
+  plan.shape = LargestShape(config);
+
+  const learner::LearnerOptions options = MakeLearnerOptions(config, "");
+  learner::GradientProgramOptions gradient = learner::GradientOptions(options);
+  gradient.mesh = plan.mesh;
+  const auto specs = model->Params(gradient.layout);
+  for (const models::ParamSpec& spec : specs) plan.parameters += spec.shape.elements();
+  const double active = ActiveParameters(*model, specs, config_json);
+  FB_ASSIGN_OR_RETURN(PlannedProgram step,
+                      Compile(*topology, "gradient " + plan.shape.ToString(),
+                              learner::TraceGradient(*model, gradient, plan.shape)));
+  FB_ASSIGN_OR_RETURN(
+      PlannedProgram apply,
+      Compile(*topology, "apply", learner::TraceApply(specs, options.optimizer, plan.mesh)));
+
+  const auto bytes = [](int64_t n) { return static_cast<double>(n); };
+  const double gradients = bytes(step.compiled.memory.output_bytes);
+  plan.resident_bytes = bytes(apply.compiled.memory.argument_bytes) - gradients;
+  const double state = plan.resident_bytes - bytes(step.compiled.memory.argument_bytes);
+  plan.peak_bytes =
+      std::max(bytes(step.compiled.total_bytes()) + state, bytes(apply.compiled.total_bytes()));
+
+  const double attention = AttentionFlops(model->config(), plan.shape);
+  plan.model_flops = 6.0 * active * static_cast<double>(plan.shape.tokens()) + 3 * attention;
+  plan.chip_flops = step.traced.dot_flops + apply.traced.dot_flops;
+  // The loop over blocks of keys runs as often as the segments want, which the program does not
+  // know: forward, once more in the backward pass, and 2.5 times that for the gradients.
+  if (step.traced.has_while) plan.chip_flops += 4.5 * attention / bytes(plan.mesh.size());
+  plan.sent_bytes = step.traced.sent_bytes() + apply.traced.sent_bytes();
+  if (plan.chip) {
+    const double compute = plan.chip_flops / plan.chip->bf16_flops;
+    const double messages = plan.sent_bytes / plan.chip->link_rate;
+    plan.seconds_at_best = std::max(compute, messages);
+    plan.seconds_at_worst = compute + messages;
+  }
+  plan.programs.push_back(std::move(step));
+  plan.programs.push_back(std::move(apply));
+  return plan;
+}
+
+std::string FormatPlan(const Plan& plan) {
+  constexpr double kGb = 1e9;
+  std::string text = fmt::format(
+      "topology    {} ({} chips, {})\nmesh        {}\nparameters  {:.2f} G\nstep        {} rows of "
+      "{} tokens\n\n",
+      plan.topology, plan.mesh.size(), plan.chip_kind, plan.mesh.ToString(),
+      static_cast<double>(plan.parameters) / kGb, plan.shape.rows, plan.shape.length);
+  text += "program (GB a chip)         arguments  results  reused  temporary  compiled in s\n";
+  for (const PlannedProgram& p : plan.programs) {
+    const auto gb = [&](int64_t n) { return static_cast<double>(n) / kGb; };
+    text += fmt::format("{:<27} {:>9.2f} {:>8.2f} {:>7.2f} {:>10.2f} {:>14.0f}\n", p.name,
+                        gb(p.compiled.memory.argument_bytes), gb(p.compiled.memory.output_bytes),
+                        gb(p.compiled.memory.alias_bytes), gb(p.compiled.memory.temp_bytes),
+                        p.compiled.compile_seconds);
+  }
+  text += fmt::format(
+      "\nmemory      {:.2f} GB a chip at the most ({:.2f} GB weights and optimizer state)\n",
+      plan.peak_bytes / kGb, plan.resident_bytes / kGb);
+  if (plan.chip) {
+    text += fmt::format("            {:.0f} GB are there: it {}\n", plan.chip->memory_bytes / kGb,
+                        plan.peak_bytes <= plan.chip->memory_bytes ? "fits" : "does NOT fit");
+  }
+  text += "\ncollectives of a step                count   GB sent a chip\n";
+  for (const PlannedProgram& p : plan.programs) {
+    for (const xla::CollectiveUse& use : p.traced.collectives) {
+      text += fmt::format("{:<14} over {:<16} {:>6} {:>16.2f}\n", use.op, use.axes.ToString(),
+                          use.count, use.sent_bytes / kGb);
+    }
+  }
+  text += fmt::format("\narithmetic  {:.3g} TFLOP a chip ({:.3g} without what is recomputed)\n",
+                      plan.chip_flops / 1e12,
+                      plan.model_flops / static_cast<double>(plan.mesh.size()) / 1e12);
+  if (plan.chip) {
+    text += fmt::format(
+        "step time   {:.2f} s if messages travel beside the arithmetic, {:.2f} s if none does\n"
+        "MFU         {:.0f} % or {:.0f} %, at the chip's peak rate for every product\n",
+        plan.seconds_at_best, plan.seconds_at_worst, 100 * plan.Mfu(plan.seconds_at_best),
+        100 * plan.Mfu(plan.seconds_at_worst));
+  } else {
+    text += "step time   unknown: this chip's rates are not in the table (apps/chips.cc)\n";
+  }
+  return text;
+}
+
+Status PlanStep(const PlanCommand& command) {
+  FB_ASSIGN_OR_RETURN(const control::Config config,
+                      control::LoadConfig(command.config, command.sets));
+  FB_ASSIGN_OR_RETURN(const Plan plan, MakePlan(config, command.topology, command.compiler));
+  std::fputs(command.json ? (PlanJson(plan) + "\n").c_str() : FormatPlan(plan).c_str(), stdout);
+  if (plan.chip && plan.peak_bytes > plan.chip->memory_bytes) {
+    return ResourceExhausted("the step does not fit in the chips' memory");
+  }
+  return OkStatus();
+}
+
+std::string PlanJson(const Plan& plan) {
+  nlohmann::ordered_json out = {{"topology", plan.topology},
+                                {"mesh", plan.mesh.ToString()},
+                                {"chips", plan.mesh.size()},
+                                {"parameters", plan.parameters},
+                                {"rows", plan.shape.rows},
+                                {"length", plan.shape.length},
+                                {"resident_bytes", plan.resident_bytes},
+                                {"peak_bytes", plan.peak_bytes},
+                                {"model_flops", plan.model_flops},
+                                {"chip_flops", plan.chip_flops},
+                                {"sent_bytes", plan.sent_bytes}};
+  for (const PlannedProgram& p : plan.programs) out["programs"].push_back(ToJson(p));
+  if (plan.chip) {
+    out["memory_bytes"] = plan.chip->memory_bytes;
+    out["fits"] = plan.peak_bytes <= plan.chip->memory_bytes;
+    out["seconds_at_best"] = plan.seconds_at_best;
+    out["seconds_at_worst"] = plan.seconds_at_worst;
+    out["mfu_at_best"] = plan.Mfu(plan.seconds_at_best);
+    out["mfu_at_worst"] = plan.Mfu(plan.seconds_at_worst);
+  }
+  return out.dump();
+}
+
+}  // namespace forebay::apps
