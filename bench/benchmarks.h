@@ -20,6 +20,10 @@ Result<nlohmann::ordered_json> RolloutBench(const BenchOptions& options);
 // The synchronous loop against the decoupled one on a slow environment, same code, same rewards.
 Result<nlohmann::ordered_json> UtilizationBench(const BenchOptions& options);
 
+// Sequences of log-normal length through a small model: what packing wastes, whether a step ever
+// waits for a compilation, and the same batches padded.
+Result<nlohmann::ordered_json> PackingBench(const BenchOptions& options);
+
 // The buffer, in this process and from another one, against the disk's own limits and every peer
 // that bench/peers/setup_buffer.sh installed.
 Result<nlohmann::ordered_json> BufferBench(const BenchOptions& options);

@@ -26,6 +26,8 @@ constexpr Benchmark kBenchmarks[] = {
     {"buffer", "the buffer against its peers (bench/peers/setup_buffer.sh) and the disk alone",
      BufferBench},
     {"learner", "one optimizer step of SmolLM2-135M against the same step in JAX", LearnerBench},
+    {"packing", "packed against padded rows, log-normal lengths, in at most 8 compiled shapes",
+     PackingBench},
     {"recovery", "200 kills of writers, buffer server and learner: what is lost or trained twice",
      RecoveryBench},
     {"rollout", "SmolLM2-135M decoding at 1, 16 and 32 streams, and prompt processing",

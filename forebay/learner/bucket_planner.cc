@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <span>
 #include <vector>
@@ -26,7 +27,8 @@ int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 // What an entry of the histogram pays for being in rows of `row` columns.
 double EntryCost(const CostModel& cost, int64_t length, int64_t row) {
   if (cost.attention == AttentionCost::kSegments) return RowCost(cost, row);
-  return RowCost(cost, row) / static_cast<double>(row / length);
+  const int64_t sequences = row / length;
+  return RowCost(cost, row) / static_cast<double>(sequences);
 }
 
 // Multiples of 64, and coarser where those would be too many, up to `longest` (included).
@@ -50,6 +52,23 @@ std::vector<BucketShape> SingleRows(std::span<const int64_t> lengths) {
   std::vector<BucketShape> shapes;
   for (const int64_t length : lengths) shapes.push_back({1, length});
   return shapes;
+}
+
+// Even steps to `longest`, and the smallest halved twice where there are enough. The last row of a
+// batch of many rows may hold anything: with even steps half a step of it is wasted, on average
+// 1 / 13 of the longest row with 8 shapes, where halves alone waste 1 / 6. The halves are for
+// batches that are smaller than a row.
+std::vector<int64_t> EvenRowLengths(int64_t longest, int64_t shapes_max) {
+  const int64_t halves = shapes_max >= 6 ? 2 : shapes_max >= 4 ? 1 : 0;
+  const int64_t steps = shapes_max - halves;
+  std::vector<int64_t> lengths;
+  const auto add = [&](int64_t length) {
+    const int64_t rounded = RoundUp(std::max<int64_t>(length, 1), kRowGranularity);
+    if (lengths.empty() || rounded > lengths.back()) lengths.push_back(rounded);
+  };
+  for (int64_t i = halves; i > 0; --i) add((longest / steps) >> i);
+  for (int64_t i = 1; i <= steps; ++i) add(longest * i / steps);
+  return lengths;
 }
 
 }  // namespace
@@ -138,8 +157,10 @@ Result<std::vector<BucketShape>> MakeBuckets(std::span<const int64_t> row_length
 }
 
 std::vector<BucketShape> DefaultShapes(const ShapePlanOptions& options) {
+  if (options.cost.attention == AttentionCost::kSegments) {
+    return SingleRows(EvenRowLengths(LongestRow(options), options.shapes_max));
+  }
   const auto lengths = DefaultRowLengths(LongestRow(options), options.shapes_max);
-  if (options.cost.attention == AttentionCost::kSegments) return SingleRows(lengths);
   auto buckets = MakeBuckets(lengths, options.tokens_per_program);
   FB_CHECK(buckets.ok(), "default row lengths are ascending");
   return *buckets;

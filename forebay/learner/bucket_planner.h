@@ -50,7 +50,8 @@ struct ShapePlanOptions {
 };
 
 // Shapes before any batch was seen. With kRow DefaultRowLengths in MakeBuckets; with kSegments
-// single rows: one of the larger of tokens_max and tokens_per_program, and its halves.
+// single rows: one of the larger of tokens_max and tokens_per_program, even parts of it, and with
+// four shapes or more the smallest part halved once or twice.
 std::vector<BucketShape> DefaultShapes(const ShapePlanOptions& options);
 
 // The shapes that make batches like these cheapest; `batches` are the lengths of the sequences of

@@ -161,7 +161,16 @@ TEST(PlanShapes, W2_DefaultsHoldTheLongestEpisode) {
   ShapePlanOptions segments = row;
   segments.cost.attention = AttentionCost::kSegments;
   EXPECT_EQ(DefaultShapes(segments),
-            (std::vector<BucketShape>{{1, 128}, {1, 256}, {1, 512}, {1, 1024}}));
+            (std::vector<BucketShape>{{1, 192}, {1, 384}, {1, 704}, {1, 1024}}));
+  segments.tokens_per_program = 8192;
+  segments.shapes_max = 8;
+  EXPECT_EQ(
+      DefaultShapes(segments),
+      (std::vector<BucketShape>{
+          {1, 384}, {1, 704}, {1, 1408}, {1, 2752}, {1, 4096}, {1, 5504}, {1, 6848}, {1, 8192}}));
+  segments.tokens_per_program = 100;  // too small for so many
+  segments.tokens_max = 100;
+  EXPECT_EQ(DefaultShapes(segments), (std::vector<BucketShape>{{1, 64}, {1, 128}}));
   segments.tokens_max = 3000;
   EXPECT_EQ(DefaultShapes(segments).back(), (BucketShape{1, 3008}));
 }

@@ -24,7 +24,7 @@ TEST(LearnerOptions, DefaultsAreValidAndHoldTheTokenBudget) {
   EXPECT_TRUE(ValidateOptions(options).ok());
   const auto buckets = Buckets(options);
   ASSERT_TRUE(buckets.ok());
-  EXPECT_EQ(*buckets, (Shapes{{1, 128}, {1, 256}, {1, 512}, {1, 1024}}));
+  EXPECT_EQ(*buckets, (Shapes{{1, 192}, {1, 384}, {1, 704}, {1, 1024}}));
 }
 
 TEST(LearnerOptions, GivenRowLengthsAreKept) {

@@ -179,8 +179,8 @@ TEST_F(LearnerTest, ShapesFollowTheBatchesAndNoStepWaitsForACompilation) {
   options.shape_log = folder_ + "/shapes.json";
   const auto learner = MakeLearner(options, StartState());
   const auto first = learner->buckets();
-  EXPECT_EQ(first, (std::vector<BucketShape>{{1, 256}, {1, 512}, {1, 1024}}));
-  // 4 sequences of 22 tokens: 88 of 256 columns, until there is a better shape.
+  EXPECT_EQ(first, (std::vector<BucketShape>{{1, 384}, {1, 704}, {1, 1024}}));
+  // 4 sequences of 22 tokens: 88 of 384 columns, until there is a better shape.
   int64_t switched_at = -1;
   for (int64_t step = 0; step < 5000 && switched_at < 0; ++step) {
     buffer::Batch batch{.sequence = step + 1, .learner_version = step};
