@@ -8,6 +8,7 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -31,10 +32,13 @@ double EntryCost(const CostModel& cost, int64_t length, int64_t row) {
   return RowCost(cost, row) / static_cast<double>(sequences);
 }
 
-// Multiples of 64, and coarser where those would be too many, up to `longest` (included).
-std::vector<int64_t> Candidates(int64_t longest) {
-  const int64_t step =
-      RoundUp(std::max(kRowGranularity, longest / kCandidatesMax), kRowGranularity);
+int64_t Granularity(const ShapePlanOptions& options) {
+  return std::lcm(kRowGranularity, options.length_parts);
+}
+
+// Multiples of the granularity, and coarser where those would be too many, up to `longest`.
+std::vector<int64_t> Candidates(int64_t longest, int64_t granularity) {
+  const int64_t step = RoundUp(std::max(granularity, longest / kCandidatesMax), granularity);
   std::vector<int64_t> candidates;
   for (int64_t length = step; length < longest; length += step) candidates.push_back(length);
   candidates.push_back(longest);
@@ -42,15 +46,16 @@ std::vector<int64_t> Candidates(int64_t longest) {
 }
 
 int64_t LongestRow(const ShapePlanOptions& options) {
+  const int64_t share = (options.tokens_per_program + options.row_parts - 1) / options.row_parts;
   const int64_t tokens = options.cost.attention == AttentionCost::kSegments
-                             ? std::max(options.tokens_max, options.tokens_per_program)
+                             ? std::max(options.tokens_max, share)
                              : options.tokens_max;
-  return RoundUp(std::max<int64_t>(tokens, 1), kRowGranularity);
+  return RoundUp(std::max<int64_t>(tokens, 1), Granularity(options));
 }
 
-std::vector<BucketShape> SingleRows(std::span<const int64_t> lengths) {
+std::vector<BucketShape> WithRows(std::span<const int64_t> lengths, int64_t rows) {
   std::vector<BucketShape> shapes;
-  for (const int64_t length : lengths) shapes.push_back({1, length});
+  for (const int64_t length : lengths) shapes.push_back({rows, length});
   return shapes;
 }
 
@@ -58,17 +63,43 @@ std::vector<BucketShape> SingleRows(std::span<const int64_t> lengths) {
 // batch of many rows may hold anything: with even steps half a step of it is wasted, on average
 // 1 / 13 of the longest row with 8 shapes, where halves alone waste 1 / 6. The halves are for
 // batches that are smaller than a row.
-std::vector<int64_t> EvenRowLengths(int64_t longest, int64_t shapes_max) {
+std::vector<int64_t> EvenRowLengths(int64_t longest, int64_t shapes_max, int64_t granularity) {
   const int64_t halves = shapes_max >= 6 ? 2 : shapes_max >= 4 ? 1 : 0;
   const int64_t steps = shapes_max - halves;
   std::vector<int64_t> lengths;
   const auto add = [&](int64_t length) {
-    const int64_t rounded = RoundUp(std::max<int64_t>(length, 1), kRowGranularity);
+    const int64_t rounded = RoundUp(std::max<int64_t>(length, 1), granularity);
     if (lengths.empty() || rounded > lengths.back()) lengths.push_back(rounded);
   };
   for (int64_t i = halves; i > 0; --i) add((longest / steps) >> i);
   for (int64_t i = 1; i <= steps; ++i) add(longest * i / steps);
   return lengths;
+}
+
+// The row lengths that the executions of one batch could do with, were there a shape for each: the
+// longest for those that are full, and for the last one what its sequences need, spread over its
+// rows.
+Status AddExecutions(const std::vector<int64_t>& lengths, int64_t longest, int64_t rows_each,
+                     LengthHistogram* histogram) {
+  FB_ASSIGN_OR_RETURN(const auto rows, PackRows(lengths, longest));
+  const auto each = static_cast<size_t>(rows_each);
+  for (size_t begin = 0; begin < rows.size(); begin += each) {
+    int64_t longest_sequence = 0, longest_row = 0, tokens = 0;
+    for (size_t r = begin; r < std::min(rows.size(), begin + each); ++r) {
+      int64_t filled = 0;
+      for (const Placement& p : rows[r]) {
+        const int64_t length = lengths[static_cast<size_t>(p.sequence)];
+        longest_sequence = std::max(longest_sequence, length);
+        filled += length;
+      }
+      longest_row = std::max(longest_row, filled);
+      tokens += filled;
+    }
+    const bool full = begin + each <= rows.size();
+    const int64_t spread = std::max(longest_sequence, (tokens + rows_each - 1) / rows_each);
+    ++(*histogram)[full ? longest_row : spread];
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -140,7 +171,7 @@ std::vector<int64_t> DefaultRowLengths(int64_t tokens_max, int64_t shapes_max) {
 }
 
 Result<std::vector<BucketShape>> MakeBuckets(std::span<const int64_t> row_lengths,
-                                             int64_t tokens_per_program) {
+                                             int64_t tokens_per_program, int64_t row_parts) {
   if (row_lengths.empty() || static_cast<int64_t>(row_lengths.size()) > kShapesMax ||
       row_lengths.front() < 2 ||
       std::ranges::adjacent_find(row_lengths, std::ranges::greater_equal{}) != row_lengths.end()) {
@@ -151,17 +182,22 @@ Result<std::vector<BucketShape>> MakeBuckets(std::span<const int64_t> row_length
   }
   std::vector<BucketShape> buckets;
   for (const int64_t length : row_lengths) {
-    buckets.push_back({std::max<int64_t>(1, tokens_per_program / length), length});
+    const int64_t rows = std::max<int64_t>(1, tokens_per_program / length);
+    buckets.push_back({RoundUp(rows, row_parts), length});
   }
   return buckets;
 }
 
 std::vector<BucketShape> DefaultShapes(const ShapePlanOptions& options) {
+  const int64_t longest = LongestRow(options);
   if (options.cost.attention == AttentionCost::kSegments) {
-    return SingleRows(EvenRowLengths(LongestRow(options), options.shapes_max));
+    return WithRows(EvenRowLengths(longest, options.shapes_max, Granularity(options)),
+                    options.row_parts);
   }
-  const auto lengths = DefaultRowLengths(LongestRow(options), options.shapes_max);
-  auto buckets = MakeBuckets(lengths, options.tokens_per_program);
+  std::vector<int64_t> lengths = DefaultRowLengths(longest, options.shapes_max);
+  for (int64_t& length : lengths) length = RoundUp(length, Granularity(options));
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  auto buckets = MakeBuckets(lengths, options.tokens_per_program, options.row_parts);
   FB_CHECK(buckets.ok(), "default row lengths are ascending");
   return *buckets;
 }
@@ -169,7 +205,7 @@ std::vector<BucketShape> DefaultShapes(const ShapePlanOptions& options) {
 Result<std::vector<BucketShape>> PlanShapes(std::span<const std::vector<int64_t>> batches,
                                             const ShapePlanOptions& options) {
   if (options.tokens_max < 1 || options.tokens_per_program < 1 || options.shapes_max < 1 ||
-      options.shapes_max > kShapesMax) {
+      options.shapes_max > kShapesMax || options.row_parts < 1 || options.length_parts < 1) {
     return InvalidArgument(
         fmt::format("shapes are planned for positive token limits and 1 to {} shapes", kShapesMax));
   }
@@ -181,18 +217,15 @@ Result<std::vector<BucketShape>> PlanShapes(std::span<const std::vector<int64_t>
       for (const int64_t length : lengths) ++histogram[length];
       continue;
     }
-    FB_ASSIGN_OR_RETURN(const auto rows, PackRows(lengths, longest));
-    for (const Row& row : rows) {
-      const Placement& last = row.back();
-      ++histogram[last.begin + lengths[static_cast<size_t>(last.sequence)]];
-    }
+    FB_RETURN_IF_ERROR(AddExecutions(lengths, longest, options.row_parts, &histogram));
   }
   if (histogram.empty()) return DefaultShapes(options);
   ++histogram[longest];  // what was not seen yet must fit, too
-  FB_ASSIGN_OR_RETURN(const auto lengths, PlanRowLengths(histogram, Candidates(longest),
-                                                         options.shapes_max, options.cost));
-  if (segments) return SingleRows(lengths);
-  return MakeBuckets(lengths, options.tokens_per_program);
+  FB_ASSIGN_OR_RETURN(const auto lengths,
+                      PlanRowLengths(histogram, Candidates(longest, Granularity(options)),
+                                     options.shapes_max, options.cost));
+  if (segments) return WithRows(lengths, options.row_parts);
+  return MakeBuckets(lengths, options.tokens_per_program, options.row_parts);
 }
 
 }  // namespace forebay::learner

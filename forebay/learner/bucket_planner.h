@@ -37,21 +37,24 @@ Result<std::vector<int64_t>> PlanRowLengths(const LengthHistogram& histogram,
 // half, its quarter..., not below 64, at most `shapes_max`; ascending.
 std::vector<int64_t> DefaultRowLengths(int64_t tokens_max, int64_t shapes_max);
 
-// One shape a length, with as many rows as `tokens_per_program` pays for (at least one).
-// kInvalidArgument for lengths that are not positive and ascending, or more than kShapesMax.
+// One shape a length, with as many rows as `tokens_per_program` pays for (at least one), rounded up
+// to a multiple of `row_parts`. kInvalidArgument for lengths that are not positive and ascending,
+// or more than kShapesMax.
 Result<std::vector<BucketShape>> MakeBuckets(std::span<const int64_t> row_lengths,
-                                             int64_t tokens_per_program);
+                                             int64_t tokens_per_program, int64_t row_parts = 1);
 
 struct ShapePlanOptions {
   CostModel cost;
   int64_t tokens_max = 512;           // the longest sequence that may ever come
   int64_t tokens_per_program = 1024;  // rows * row length, where tokens_max leaves the choice
   int64_t shapes_max = 4;
+  // On a mesh: rows are a multiple of the one, row lengths of the other (and of kRowGranularity).
+  int64_t row_parts = 1, length_parts = 1;
 };
 
 // Shapes before any batch was seen. With kRow DefaultRowLengths in MakeBuckets; with kSegments
-// single rows: one of the larger of tokens_max and tokens_per_program, even parts of it, and with
-// four shapes or more the smallest part halved once or twice.
+// single rows (row_parts of them): of the larger of tokens_max and tokens_per_program, of even
+// parts of it, and with four shapes or more of the smallest part halved once or twice.
 std::vector<BucketShape> DefaultShapes(const ShapePlanOptions& options);
 
 // The shapes that make batches like these cheapest; `batches` are the lengths of the sequences of

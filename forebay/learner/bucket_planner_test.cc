@@ -175,6 +175,28 @@ TEST(PlanShapes, W2_DefaultsHoldTheLongestEpisode) {
   EXPECT_EQ(DefaultShapes(segments).back(), (BucketShape{1, 3008}));
 }
 
+TEST(PlanShapes, W2_OnAMeshRowsAndLengthsDivide) {
+  for (const auto attention : {AttentionCost::kRow, AttentionCost::kSegments}) {
+    const ShapePlanOptions options{.cost = {.attention = attention},
+                                   .tokens_max = 500,
+                                   .tokens_per_program = 4096,
+                                   .shapes_max = 4,
+                                   .row_parts = 6,
+                                   .length_parts = 96};
+    const auto planned = PlanShapes(std::vector<Lengths>{{400, 30, 20}, {90, 90}}, options);
+    ASSERT_TRUE(planned.ok());
+    for (const auto& shapes : {DefaultShapes(options), *planned}) {
+      ASSERT_FALSE(shapes.empty());
+      EXPECT_GE(shapes.back().length, 500);
+      for (const BucketShape shape : shapes) {
+        EXPECT_EQ(shape.rows % 6, 0);
+        EXPECT_EQ(shape.length % 96, 0);
+      }
+    }
+  }
+  EXPECT_EQ(MakeBuckets(Lengths{128, 512}, 1024, 4)->back(), (BucketShape{4, 512}));
+}
+
 TEST(PlanShapes, RefusesWhatItCannotHold) {
   for (const auto attention : {AttentionCost::kRow, AttentionCost::kSegments}) {
     const ShapePlanOptions options{

@@ -18,6 +18,8 @@
 #include "forebay/learner/shape_planner.h"
 #include "forebay/learner/train_batch.h"
 #include "forebay/learner/train_step.h"
+#include "forebay/models/parallel.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::learner {
 namespace {
@@ -74,7 +76,8 @@ Status ValidateOptions(const LearnerOptions& o) {
 
 Result<std::vector<BucketShape>> Buckets(const LearnerOptions& options) {
   if (options.row_lengths.empty()) return DefaultShapes(PlannerOptions(options).plan);
-  FB_ASSIGN_OR_RETURN(auto buckets, MakeBuckets(options.row_lengths, options.tokens_per_program));
+  FB_ASSIGN_OR_RETURN(auto buckets, MakeBuckets(options.row_lengths, options.tokens_per_program,
+                                                PlannerOptions(options).plan.row_parts));
   if (buckets.back().length < options.tokens_max) {
     return InvalidArgument(fmt::format(
         "learner: an episode may have {} tokens, but the longest of the row lengths is {}: nothing "
@@ -86,10 +89,17 @@ Result<std::vector<BucketShape>> Buckets(const LearnerOptions& options) {
 }
 
 ShapePlannerOptions PlannerOptions(const LearnerOptions& options) {
-  return {.plan = {.cost = options.cost,
-                   .tokens_max = options.tokens_max,
-                   .tokens_per_program = options.tokens_per_program,
-                   .shapes_max = options.shapes_max}};
+  ShapePlannerOptions out{.plan = {.cost = options.cost,
+                                   .tokens_max = options.tokens_max,
+                                   .tokens_per_program = options.tokens_per_program,
+                                   .shapes_max = options.shapes_max}};
+  if (options.mesh.size() == 1) return out;
+  // As models/parallel.h spreads them; tokens between layers are spread over tensor as well.
+  const xla::PartitionSpec rows = models::RowsPartition();
+  out.plan.row_parts = options.mesh.Size(rows.dim(0));
+  out.plan.length_parts =
+      options.mesh.Size(rows.dim(1)) * options.mesh.Size(xla::Axes{xla::kTensorAxis});
+  return out;
 }
 
 AdaptiveShapesOptions ShapeOptions(const LearnerOptions& options) {

@@ -109,6 +109,32 @@ std::vector<MicroPlan> CutRows(Candidate candidate) {
   return plans;
 }
 
+// The rows of `plan`, packed anew into the cheapest shape that holds them in one execution.
+Status Spread(std::span<const int64_t> lengths, std::span<const BucketShape> buckets,
+              const CostModel& cost, MicroPlan* plan) {
+  std::vector<int32_t> members;
+  std::vector<int64_t> own;
+  for (const Row& row : plan->rows) {
+    for (const Placement& p : row) {
+      members.push_back(p.sequence);
+      own.push_back(lengths[static_cast<size_t>(p.sequence)]);
+    }
+  }
+  for (const BucketShape shape : buckets) {
+    if (shape.length < std::ranges::max(own) ||
+        ExecutionCost(cost, shape) >= ExecutionCost(cost, plan->shape)) {
+      continue;
+    }
+    FB_ASSIGN_OR_RETURN(std::vector<Row> rows, PackRows(own, shape.length));
+    if (static_cast<int64_t>(rows.size()) > shape.rows) continue;
+    for (Row& row : rows) {
+      for (Placement& p : row) p.sequence = members[static_cast<size_t>(p.sequence)];
+    }
+    *plan = {shape, std::move(rows)};
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Result<std::vector<MicroPlan>> PlanMicroBatches(std::span<const int64_t> lengths,
@@ -140,7 +166,12 @@ Result<std::vector<MicroPlan>> PlanMicroBatches(std::span<const int64_t> lengths
       }
     }
   }
-  return CutRows(std::move(best));
+  std::vector<MicroPlan> plans = CutRows(std::move(best));
+  for (MicroPlan& plan : plans) {
+    if (static_cast<int64_t>(plan.rows.size()) == plan.shape.rows) continue;
+    FB_RETURN_IF_ERROR(Spread(lengths, buckets, cost, &plan));
+  }
+  return plans;
 }
 
 double PlanCost(std::span<const MicroPlan> plans, const CostModel& cost) {

@@ -28,8 +28,9 @@ struct MicroPlan {
 // - best-fit decreasing into rows of its longest, each row then moved to the shortest that holds
 // it;
 // - with kRow also each sequence packed with its like, in the shortest that holds it.
-// Ties: fewer executions. `buckets` ascend in length. kInvalidArgument when a sequence fits no
-// shape.
+// What the last execution of a shape of several rows holds is then spread over the rows of the
+// cheapest shape that takes it in one. Ties: fewer executions. `buckets` ascend in length.
+// kInvalidArgument when a sequence fits no shape.
 Result<std::vector<MicroPlan>> PlanMicroBatches(std::span<const int64_t> lengths,
                                                 std::span<const BucketShape> buckets,
                                                 const CostModel& cost = {});

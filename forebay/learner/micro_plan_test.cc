@@ -101,6 +101,33 @@ TEST(MicroPlan, AgentLengthsWasteLessThanThreePercentInEightShapes) {
   EXPECT_LE(1 - static_cast<double>(real) / static_cast<double>(padded), 0.03);
 }
 
+TEST(MicroPlan, OnAMeshOfEightTheLastExecutionIsSpreadOverItsRows) {
+  Rng rng(6);
+  const ShapePlanOptions options{.cost = kSegmentModel,
+                                 .tokens_max = 2048,
+                                 .tokens_per_program = 16384,
+                                 .shapes_max = 8,
+                                 .row_parts = 8,
+                                 .length_parts = 4};
+  std::vector<Lengths> batches;
+  for (int i = 0; i < 16; ++i) batches.push_back(AgentLengths(rng, 128, 2048));
+  const auto shapes = PlanShapes(batches, options);
+  ASSERT_TRUE(shapes.ok());
+  int64_t real = 0, padded = 0, padded_default = 0;
+  for (const Lengths& lengths : batches) {
+    real += std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+    const auto plans = PlanMicroBatches(lengths, *shapes, kSegmentModel);
+    ASSERT_TRUE(plans.ok());
+    padded += PaddedTokens(*plans);
+    for (const MicroPlan& plan : *plans) EXPECT_EQ(plan.shape.rows, 8);
+    padded_default +=
+        PaddedTokens(*PlanMicroBatches(lengths, DefaultShapes(options), kSegmentModel));
+  }
+  EXPECT_LE(1 - static_cast<double>(real) / static_cast<double>(padded), 0.05);
+  EXPECT_LE(padded, padded_default);
+  EXPECT_LE(1 - static_cast<double>(real) / static_cast<double>(padded_default), 0.10);
+}
+
 TEST(MicroPlan, TheLastRowOfABatchMovesToTheShapeThatHoldsIt) {
   const std::vector<BucketShape> shapes = {{1, 100}, {1, 200}, {1, 1000}};
   const auto plans = PlanMicroBatches(Lengths{600, 400, 120, 50}, shapes, kSegmentModel);
