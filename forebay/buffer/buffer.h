@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -94,6 +95,9 @@ struct Batch {
 struct AppendOptions {
   TimePoint deadline{};  // for room, and for the acknowledgement when blocking
   float priority = 1;    // for Selector::kPriority; finite, not negative
+  // The bytes must be those of this trajectory (else kInvalidArgument): for bytes that somebody may
+  // change since they were looked at.
+  std::optional<int64_t> trajectory_id = std::nullopt;
 };
 
 // An Encode()d trajectory where it lies.
@@ -191,7 +195,8 @@ class Buffer {
   virtual void Append(Trajectory trajectory, TimePoint deadline,
                       std::function<void(Status)> done) = 0;
   // As Append, for bytes that Encode made; they are copied before the return. kDataLoss: their
-  // beginning is not that of a trajectory (the rest is checked by whoever reads it).
+  // beginning is not that of a trajectory (the rest is checked by whoever reads it). Bytes that
+  // change during the call damage this trajectory at worst, never another.
   virtual void AppendEncoded(std::string_view encoded, const AppendOptions& options,
                              std::function<void(Status)> done) = 0;
   // Blocks until the append is acknowledged or refused: the fastest way in, because this thread

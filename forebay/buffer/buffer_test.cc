@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <set>
 #include <string>
@@ -180,6 +181,31 @@ TEST_P(BufferTest, B2_B3_AnInfrastructureFailureReplacesOneSampleAndNeverTrains)
   EXPECT_TRUE(AppendAndWait(*buffer, SimpleTrajectory(TestId(0, 1, 1), 1)).ok());
   EXPECT_EQ(buffer->stats().ready_groups, 1);
   EXPECT_TRUE(buffer->ledger().balanced());
+}
+
+TEST_P(BufferTest, AnAppendThatEndsItsAttemptIsAcknowledgedAgain) {
+  BufferOptions options = Options();
+  options.implied_dispatch = true;
+  auto buffer = Open(options);
+  Trajectory failed = SimpleTrajectory(TestId(0, 0), 1);
+  failed.outcome = Outcome::kGraderError;
+  const Trajectory empty = SimpleTrajectory(TestId(0, 1), 1, 4, 0);  // no loss tokens
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(AppendAndWait(*buffer, failed).ok());
+    EXPECT_TRUE(AppendAndWait(*buffer, empty).ok());
+  }
+  // One that is pending is not rejected by a repetition with another outcome.
+  EXPECT_TRUE(AppendAndWait(*buffer, SimpleTrajectory(TestId(0, 2), 1)).ok());
+  failed.id = TestId(0, 2);
+  EXPECT_TRUE(AppendAndWait(*buffer, failed).ok());
+  const Ledger ledger = buffer->ledger();
+  EXPECT_EQ(ledger.dispatched, 3);
+  EXPECT_EQ(ledger.pending, 1);
+  EXPECT_EQ(ledger.late, 0);
+  EXPECT_TRUE(ledger.balanced());
+  EXPECT_EQ(buffer->stats().duplicates, 3);
+  buffer->Close();
+  EXPECT_FALSE(AppendAndWait(*buffer, empty).ok());
 }
 
 TEST_P(BufferTest, B4_NoLossTokensIsNoSample) {
@@ -417,6 +443,53 @@ TEST_P(BufferTest, D1_ManyActorsAndALearnerBalanceAtEveryInstant) {
   EXPECT_EQ(ledger.trained, kGroups * 4);
   EXPECT_EQ(ledger.pending + ledger.in_flight, 0);
   EXPECT_EQ(ledger.rejected[static_cast<size_t>(RejectReason::kOutcome)], kGroups * 4 / 5);
+}
+
+// An id that is another's but for its attempt or task was once taken for it, and ended the process
+// where the log has 16 bits for the attempt.
+TEST_P(BufferTest, AnIdIsAllOfIt) {
+  auto buffer = Open(Options());
+  const TrajectoryId id = TestId(0, 0);
+  ASSERT_TRUE(buffer->Dispatch(id).ok());
+  for (const TrajectoryId& other : {TrajectoryId{id.trajectory_id, 0, 0, -1, id.task_id},
+                                    {id.trajectory_id, 0, 0, 1 << 20, 7},
+                                    {id.trajectory_id, 0, 0, 1, id.task_id},
+                                    {id.trajectory_id, 0, 0, 0, id.task_id + 1}}) {
+    EXPECT_EQ(buffer->Reject(other, RejectReason::kOutcome).code(), StatusCode::kNotFound);
+    std::string encoded = Encode(SimpleTrajectory(id, 1));
+    std::memcpy(encoded.data() + 48, &other.attempt, sizeof(other.attempt));
+    std::memcpy(encoded.data() + 52, &other.task_id, sizeof(other.task_id));
+    ASSERT_EQ(PeekId(encoded), other);
+    EXPECT_EQ(buffer->AppendEncodedAndWait(encoded, {.deadline = In(60)}).code(),
+              StatusCode::kNotFound);
+  }
+  EXPECT_TRUE(AppendAndWait(*buffer, SimpleTrajectory(id, 1)).ok());
+  EXPECT_TRUE(buffer->ledger().balanced());
+}
+
+TEST_P(BufferTest, BytesMustBeThoseOfTheTrajectoryThatTheCallerLookedAt) {
+  BufferOptions options = Options();
+  options.implied_dispatch = true;
+  auto buffer = Open(options);
+  const std::string encoded = Encode(SimpleTrajectory(TestId(0, 0), 1));
+  const int64_t own = TestId(0, 0).trajectory_id;
+  EXPECT_EQ(
+      buffer->AppendEncodedAndWait(encoded, {.deadline = In(60), .trajectory_id = own + 1}).code(),
+      StatusCode::kInvalidArgument);
+  EXPECT_EQ(buffer->ledger().dispatched, 0);
+  // While it waits, another attempt under its number is no repetition of it.
+  buffer->Pause(/*appends=*/true, /*readers=*/false);
+  std::atomic<bool> stored{false};
+  buffer->AppendEncoded(encoded, {.deadline = In(60), .trajectory_id = own},
+                        [&](const Status& status) { stored = status.ok(); });
+  std::string other = encoded;
+  other[48] = 1;  // the attempt
+  EXPECT_EQ(buffer->AppendEncodedAndWait(other, {.deadline = In(60)}).code(),
+            StatusCode::kInvalidArgument);
+  buffer->Pause(false, false);
+  EXPECT_TRUE(buffer->AppendEncodedAndWait(encoded, {.deadline = In(60)}).ok());
+  buffer->Close();
+  EXPECT_TRUE(stored);
 }
 
 INSTANTIATE_TEST_SUITE_P(Durabilities, BufferTest,

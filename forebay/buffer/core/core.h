@@ -111,6 +111,7 @@ class Core : public Buffer {
   Status ClosedLocked() const FB_REQUIRES(mutex_);
   bool Note(RecordHeader header, std::string_view payload = {}, Done done = {}) FB_REQUIRES(mutex_);
   void EndWithoutTraining(const TrajectoryId& id, RejectReason reason, const Done& done);
+  Status EndAttempt(const TrajectoryId& id, RejectReason reason, Calls& calls) FB_REQUIRES(mutex_);
   void NoteRejected(const std::vector<TrajectoryId>& ids, RejectReason reason, Calls& calls)
       FB_REQUIRES(mutex_);
 
@@ -149,6 +150,7 @@ class Core : public Buffer {
   Status WaitForLease(int64_t groups, TimePoint deadline, uint64_t unblocked) FB_REQUIRES(mutex_);
   Status ReadLeased(const Leasing& leasing);
   void LogLease(const BatchState& batch) FB_REQUIRES(mutex_);
+  void EndLeasing() FB_REQUIRES(mutex_);
   void OnLeaseWritten(int64_t sequence, const Status& status);
 
   // ---- core_keeper.cc
@@ -157,17 +159,17 @@ class Core : public Buffer {
   void Signal();
   void Keep();
   void Maintain();
-  bool StateDue() FB_REQUIRES(mutex_);
+  bool StateDue() FB_REQUIRES(mutex_, recycle_mutex_);
   std::vector<uint32_t> DeadSegments() const FB_REQUIRES(mutex_);
   Status WriteState() FB_REQUIRES(recycle_mutex_);
   void RecycleNow();
   void HelpNotes();
   void Recycle() FB_REQUIRES(recycle_mutex_);
-  void GiveUpOnAFullDisk(const Status& prepared);
+  void GiveUpOnTheDisk(const Status& prepared);
   void WriteStateTwice() FB_REQUIRES(recycle_mutex_);
   bool NeedsRoom() const;
   bool MakeRoom() FB_REQUIRES(recycle_mutex_);
-  void Move(uint32_t number);
+  void Move(uint32_t number) FB_REQUIRES(recycle_mutex_);
   static void Run(Calls& calls);
 
   const BufferOptions options_;
@@ -199,12 +201,9 @@ class Core : public Buffer {
   TimePoint keeper_sleeps_until_ FB_GUARDED_BY(mutex_){};
   double append_wait_seconds_ FB_GUARDED_BY(mutex_) = 0;
 
-  // The keeper's.
-  std::unique_ptr<StateFiles> states_;
-  int64_t state_at_bytes_ = 0, state_bytes_ = 0;  // of the log when the last was written; its size
-  TimePoint full_since_{};  // no segment could be made for those who wait since then
-  std::vector<uint32_t> dead_at_last_state_;
-  Status disk_error_ FB_GUARDED_BY(mutex_);  // why no segment can be prepared now
+  TimePoint bad_since_{};  // the keeper's: the disk has failed those who wait since then
+  Status disk_error_ FB_GUARDED_BY(mutex_);   // why no segment can be prepared now
+  Status state_error_ FB_GUARDED_BY(mutex_);  // why the last state could not be written
 
   Mutex failure_mutex_;
   Status untold_failure_ FB_GUARDED_BY(failure_mutex_);
@@ -213,6 +212,11 @@ class Core : public Buffer {
   // a processor for milliseconds when many threads append.
   std::atomic<bool> recycle_due_{false};
   AdaptiveMutex recycle_mutex_;
+  std::unique_ptr<StateFiles> states_;  // used under recycle_mutex_
+  // Of the log when the last state was written, and of that state.
+  int64_t state_at_bytes_ FB_GUARDED_BY(recycle_mutex_) = 0;
+  int64_t state_bytes_ FB_GUARDED_BY(recycle_mutex_) = 0;
+  std::vector<uint32_t> dead_at_last_state_ FB_GUARDED_BY(recycle_mutex_);
   std::atomic<uint32_t> work_{0};
   std::atomic<bool> stop_keeper_{false};
   std::unique_ptr<Log> log_;

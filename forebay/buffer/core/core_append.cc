@@ -31,17 +31,19 @@ namespace {
 // A thread that waits for its own append. Owned by both sides: the thread may give up first.
 class Waiter {
  public:
+  // All of told_ and sleeping_ in one order: either this sees the sleeper, or that sees that it was
+  // told.
   void Set(const Status& status) {
     status_ = status;
-    told_.store(1, std::memory_order_release);
+    told_.store(1);
     if (sleeping_.load()) FutexWakeAll(told_);
     Unref();
   }
   // False after the deadline.
   bool Wait(TimePoint deadline) {
     sleeping_.store(true);
-    while (told_.load(std::memory_order_acquire) == 0) {
-      if (!FutexWait(told_, 0, deadline)) return told_.load(std::memory_order_acquire) != 0;
+    while (told_.load() == 0) {
+      if (!FutexWait(told_, 0, deadline)) return told_.load() != 0;
     }
     return true;
   }
@@ -61,17 +63,39 @@ class Waiter {
 }  // namespace
 
 void Core::EndWithoutTraining(const TrajectoryId& id, RejectReason reason, const Done& done) {
+  HelpNotes();
+  Calls calls;
   Status status;
-  if (options_.implied_dispatch) {
+  {
     AdaptiveLock lock(mutex_);
-    if (!table_.Dispatched(id.trajectory_id)) status = table_.Dispatch(id);
+    status = EndAttempt(id, reason, calls);
   }
-  if (status.ok()) status = Reject(id, reason);
-  if (status.code() == StatusCode::kNotFound) {
-    AdaptiveLock lock(mutex_);
-    table_.CountLate();
-  }
+  Run(calls);
   if (done) done(status);
+  Admit(calls);
+}
+
+// An append that ends its attempt without anything to train on. Sent again, it is acknowledged
+// again.
+Status Core::EndAttempt(const TrajectoryId& id, RejectReason reason, Calls& calls) {
+  FB_RETURN_IF_ERROR(RefusalLocked());
+  if (options_.implied_dispatch) {
+    if (!table_.Dispatched(id.trajectory_id)) {
+      FB_RETURN_IF_ERROR(table_.Dispatch(id));
+    } else if (!table_.InFlight(id)) {
+      ++duplicates_;
+      return OkStatus();
+    }
+  }
+  if (!table_.InFlight(id)) {
+    table_.CountLate();
+    return NotFound(
+        fmt::format("attempt {} (group {}, member {}) is not in flight: dropped as late",
+                    id.trajectory_id, id.group_id, id.member));
+  }
+  FB_RETURN_IF_ERROR(table_.Reject(id, reason));
+  NoteRejected({id}, reason, calls);
+  return OkStatus();
 }
 
 void Core::Append(Trajectory trajectory, TimePoint deadline, Done done) {
@@ -85,7 +109,7 @@ void Core::Append(Trajectory trajectory, TimePoint deadline, Done done) {
 void Core::AppendEncoded(std::string_view encoded, const AppendOptions& options, Done done) {
   LogSlot slot;
   if (StartAppend(encoded, options, done, &slot) != Place::kReserved) return;
-  log_->Fill(slot, encoded);
+  log_->FillTrajectory(slot, encoded);
   if (log_->sync()) {
     log_->Kick();
   } else {
@@ -101,7 +125,7 @@ Status Core::AppendEncodedAndWait(std::string_view encoded, const AppendOptions&
   LogSlot slot;
   const Place place = StartAppend(encoded, options, done, &slot);
   if (place == Place::kReserved) {
-    log_->Fill(slot, encoded);
+    log_->FillTrajectory(slot, encoded);
     if (!log_->sync()) {
       Status status = FinishAppend(slot);
       delete waiter;  // nobody else has it
@@ -145,6 +169,12 @@ Core::Place Core::StartAppend(std::string_view encoded, const AppendOptions& opt
     return Place::kEnded;
   }
   const TrajectoryId& id = summary->id;
+  if (id.trajectory_id != options.trajectory_id.value_or(id.trajectory_id)) {
+    done(InvalidArgument(fmt::format(
+        "the bytes of trajectory {} were changed while they were appended: they are {}'s now",
+        *options.trajectory_id, id.trajectory_id)));
+    return Place::kEnded;
+  }
   if (!Trains(summary->outcome) || summary->min_version < 0) {
     EndWithoutTraining(
         id, Trains(summary->outcome) ? RejectReason::kNoLossTokens : RejectReason::kOutcome, done);
@@ -205,6 +235,13 @@ Status Core::CheckAppend(const TrajectorySummary& summary, bool* duplicate, Done
   FB_RETURN_IF_ERROR(RefusalLocked());
   std::optional<bool> begun = table_.BeginAppend(id);
   if (!begun && options_.implied_dispatch) {
+    if (const auto other = table_.InFlightAs(id.trajectory_id)) {
+      return InvalidArgument(fmt::format(
+          "trajectory {} is being appended as attempt {} of member {} of group {}, task {}: it "
+          "cannot be attempt {} of member {} of group {}, task {}, too",
+          id.trajectory_id, other->attempt, other->member, other->group_id, other->task_id,
+          id.attempt, id.member, id.group_id, id.task_id));
+    }
     if (table_.Dispatched(id.trajectory_id)) {
       *duplicate = true;
       ++duplicates_;
@@ -273,7 +310,7 @@ void Core::Admit(Calls& calls) {
         continue;
       }
     }
-    log_->Fill(slot, next.encoded);
+    log_->FillTrajectory(slot, next.encoded);
     filled = true;
     if (log_->sync()) continue;
     const Status status = FinishAppend(slot);
@@ -356,6 +393,7 @@ std::string Core::RoomText() const {
                                             options_.memory_bytes_max);
   if (appends_paused_) text = "appends are paused";
   if (!disk_error_.ok()) text += fmt::format(" ({})", disk_error_.message());
+  if (!state_error_.ok()) text += fmt::format(" ({})", state_error_.message());
   return text + ": " + table_.Describe();
 }
 
@@ -363,14 +401,15 @@ void Core::SweepDeadlines(TimePoint now) {
   Calls calls;
   {
     AdaptiveLock lock(mutex_);
+    std::string room;  // once for all: it looks at every segment and group
     for (auto it = waiting_.begin(); it != waiting_.end();) {
       if (it->deadline > now) {
         ++it;
         continue;
       }
       append_wait_seconds_ += Seconds(now - it->since);
-      EndWaiting(*it, DeadlineExceeded(fmt::format("the buffer stayed full: {}", RoomText())),
-                 calls);
+      if (room.empty()) room = RoomText();
+      EndWaiting(*it, DeadlineExceeded(fmt::format("the buffer stayed full: {}", room)), calls);
       it = waiting_.erase(it);
     }
   }

@@ -241,7 +241,7 @@ Status Core::ReadLeased(const Leasing& leasing) {
   Calls calls;
   {
     AdaptiveLock lock(mutex_);
-    if (!leasing.fresh || !loaded.ok()) leasing_ = 0;
+    if (!leasing.fresh || !loaded.ok()) EndLeasing();
     if (loaded.ok()) {
       loaded_[leasing.sequence] = std::move(*loaded);
       if (leasing.fresh) LogLease(*table_.FindBatch(leasing.sequence));
@@ -259,10 +259,16 @@ Status Core::ReadLeased(const Leasing& leasing) {
   return OkStatus();
 }
 
+// Whoever waits for the lease under way, or for its groups, looks again.
+void Core::EndLeasing() {
+  leasing_ = 0;
+  readers_.NotifyAll();
+}
+
 // Durable before the learner gets the batch, so that after a crash it gets the same one.
 void Core::LogLease(const BatchState& batch) {
   if (!logged()) {
-    leasing_ = 0;
+    EndLeasing();
     return;
   }
   LeaseRecord record{.sequence = batch.sequence, .learner_version = batch.learner_version};
@@ -271,7 +277,7 @@ void Core::LogLease(const BatchState& batch) {
   // Twice: a lost lease could make a checkpoint's batch be trained on again.
   Note({.type = RecordType::kLease}, payload);
   if (!log_->sync()) {
-    leasing_ = 0;
+    EndLeasing();
     if (Note({.type = RecordType::kLease}, payload)) return;
     lease_error_ = log_->failed();
     loaded_.erase(record.sequence);
@@ -291,8 +297,7 @@ void Core::OnLeaseWritten(int64_t sequence, const Status& status) {
     loaded_.erase(sequence);
     lease_error_ = status;
   }
-  leasing_ = 0;
-  readers_.NotifyAll();
+  EndLeasing();
 }
 
 Status Core::MarkTrained(int64_t batch_sequence) {
@@ -427,6 +432,7 @@ Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
     {
       AdaptiveLock lock(mutex_);
       if (table_.GiveBackTake(*take_id).ok()) Quarantine(damaged, calls);
+      readers_.NotifyAll();
     }
     Run(calls);
     if (damaged.empty()) return taken.status();

@@ -21,6 +21,7 @@
 #include "forebay/buffer/log/file.h"
 #include "forebay/buffer/log/record.h"
 #include "forebay/buffer/log/segment.h"
+#include "forebay/trajectory/trajectory.h"
 
 namespace forebay::buffer {
 namespace {
@@ -31,12 +32,13 @@ constexpr auto kBlock = static_cast<int64_t>(kBlockBytes);
 // Copied and summed in pieces that stay in the first-level cache.
 constexpr size_t kCopyBytes = 12 << 10;
 
+// The sum is that of the copy: the source may be changing.
 uint32_t CopyAndSum(char* to, std::string_view from) {
   uint32_t crc = 0;
   while (!from.empty()) {
     const size_t n = std::min(kCopyBytes, from.size());
     std::memcpy(to, from.data(), n);
-    crc = Crc32c(from.substr(0, n), crc);
+    crc = Crc32c({to, n}, crc);
     to += n;
     from.remove_prefix(n);
   }
@@ -132,14 +134,29 @@ std::shared_ptr<FlushGroup> Log::JoinGroup(int64_t bytes, int64_t sequence) {
 }
 
 void Log::Fill(LogSlot& slot, std::string_view payload) {
-  char* const at = slot.at;
+  char* const to = slot.at + kRecordAlign;
   slot.header.payload_crc =
-      durable() ? CopyAndSum(at + kRecordAlign, payload)
-                : (std::memcpy(at + kRecordAlign, payload.data(), payload.size()), 0U);
+      durable() ? CopyAndSum(to, payload) : (std::memcpy(to, payload.data(), payload.size()), 0U);
+  SealSlot(slot);
+}
+
+void Log::FillTrajectory(LogSlot& slot, std::string_view payload) {
+  char* const to = slot.at + kRecordAlign;
+  slot.header.payload_crc =
+      durable() ? CopyAndSum(to, payload) : (std::memcpy(to, payload.data(), payload.size()), 0U);
+  const std::string_view copy(to, payload.size());
+  if (PeekId(copy) != slot.header.id()) {
+    std::memset(to, 0, std::min(copy.size(), kRecordAlign));
+    slot.header.payload_crc = durable() ? Crc32c(copy) : 0U;
+  }
+  SealSlot(slot);
+}
+
+void Log::SealSlot(LogSlot& slot) {
   SealHeader(slot.header);
   // The header comes last: where it is whole after a crash of the process, so is the payload.
   std::atomic_thread_fence(std::memory_order_release);
-  std::memcpy(at, &slot.header, sizeof(slot.header));
+  std::memcpy(slot.at, &slot.header, sizeof(slot.header));
   if (slot.group != nullptr && slot.group->copying.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     FutexWakeAll(slot.group->copying);
   }

@@ -128,6 +128,10 @@ class Log {
   // kOs, kMemory: it is as durable as it gets, so tell whom it concerns, then Settle; kSync: Await
   // or Kick.
   void Fill(LogSlot& slot, std::string_view payload);
+  // The same, for bytes of a trajectory that somebody else may be changing: what is stored is whole
+  // and checksummed, and if it came to name another trajectory than the header, its beginning is
+  // wiped, so that nobody takes it for that one.
+  void FillTrajectory(LogSlot& slot, std::string_view payload);
   // kOs, kMemory: the owner's state has the record.
   void Settle(const LogSlot& slot);
   // Reserve and Fill of a note, and Kick. `done` is for kSync: else it is durable on return. A log
@@ -222,6 +226,7 @@ class Log {
   void Activate(std::shared_ptr<Segment> segment) FB_REQUIRES(mutex_);
   std::shared_ptr<FlushGroup> JoinGroup(int64_t bytes, int64_t sequence) FB_REQUIRES(mutex_);
   void CloseGroup(FlushGroup& group) FB_REQUIRES(mutex_);
+  static void SealSlot(LogSlot& slot);
   void FlushFront();
   void Seal(const std::shared_ptr<Segment>& segment);
   void RunFlusher();

@@ -26,9 +26,11 @@ uint32_t Table::FindOpen(const TrajectoryId& id) const {
   const uint32_t s = store_.FindSlot(id.trajectory_id);
   if (s == kNoIndex) return kNoIndex;
   const uint32_t g = store_.GroupOfSlot(s);
+  const Slot& slot = store_.slot(s);
+  // All of it: what is appended or rejected is logged under the caller's id.
   if (store_.group(g).group_id != id.group_id ||
-      static_cast<int64_t>(s - store_.FirstSlot(g)) != id.member ||
-      store_.slot(s).state == SlotState::kRetained) {
+      static_cast<int64_t>(s - store_.FirstSlot(g)) != id.member || slot.attempt != id.attempt ||
+      slot.task_id != id.task_id || slot.state == SlotState::kRetained) {
     return kNoIndex;
   }
   return s;
@@ -102,6 +104,12 @@ std::optional<bool> Table::BeginAppend(const TrajectoryId& id) {
   const bool begun = (slot.flags & Slot::kAppending) != 0;
   slot.flags |= Slot::kAppending;
   return begun;
+}
+
+std::optional<TrajectoryId> Table::InFlightAs(int64_t trajectory_id) const {
+  const uint32_t s = store_.FindSlot(trajectory_id);
+  if (s == kNoIndex || store_.slot(s).state != SlotState::kInFlight) return std::nullopt;
+  return IdOf(s);
 }
 
 void Table::EndAppend(const TrajectoryId& id) {

@@ -91,6 +91,8 @@ class Table {
   std::optional<bool> BeginAppend(const TrajectoryId& id);
   void EndAppend(const TrajectoryId& id);      // without success: it is in flight as before
   bool Pending(const TrajectoryId& id) const;  // leased and taken ones too
+  // The attempt in flight under this number, whatever else a caller says of it.
+  std::optional<TrajectoryId> InFlightAs(int64_t trajectory_id) const;
   bool Dispatched(int64_t trajectory_id) const { return dispatched_.Contains(trajectory_id); }
   // in flight -> pending. kNotFound when the attempt is not in flight. kInvalidArgument: the
   // version or the priority is outside of its limits.
