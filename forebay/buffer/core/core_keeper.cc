@@ -29,11 +29,11 @@ namespace forebay::buffer {
 namespace {
 
 constexpr auto kIdle = std::chrono::seconds(60);
-// While appends wait for a full disk, it may have room again without our doing.
-constexpr auto kRetryFullDisk = std::chrono::milliseconds(200);
-constexpr auto kFullDiskMax = std::chrono::seconds(60);
-// A state file is written when the log has grown by so many times its size: it costs an eighth of
-// the log's own writes at most.
+// While appends wait for a disk that is full or fails, it may work again without our doing.
+constexpr auto kRetryDisk = std::chrono::milliseconds(200);
+constexpr auto kBadDiskMax = std::chrono::seconds(60);
+// A state file is written when the log has grown by so many times its size: it costs about an
+// eighth of the log's own writes. More are written only when spares are short.
 constexpr int64_t kStateShare = 8;
 // Segments that are emptied in a row.
 constexpr int kRoundsMax = 8;
@@ -82,7 +82,7 @@ void Core::Keep() {
     {
       AdaptiveLock lock(mutex_);
       for (const Waiting& w : waiting_) until = std::min(until, w.deadline);
-      if (!waiting_.empty()) until = std::min(until, Now() + Duration(kRetryFullDisk));
+      if (!waiting_.empty()) until = std::min(until, Now() + Duration(kRetryDisk));
       if (const std::optional<TimePoint> expiry = table_.next_expiry()) {
         until = std::min(until, *expiry);
       }
@@ -112,7 +112,7 @@ void Core::Maintain() {
     AdaptiveLock lock(mutex_);
     disk_error_ = prepared;
   }
-  GiveUpOnAFullDisk(prepared);
+  GiveUpOnTheDisk(prepared);
   const TimePoint now = Now();
   {
     AdaptiveLock lock(mutex_);
@@ -132,28 +132,30 @@ bool Core::NeedsRoom() const {
   return !waiting_.empty();
 }
 
-// A full disk may have room again, but a run must not wait for it for good.
-void Core::GiveUpOnAFullDisk(const Status& prepared) {
-  bool waits = false;
+// A disk that is full, or fails, may work again, but a run must not wait for it for good.
+void Core::GiveUpOnTheDisk(const Status& prepared) {
+  Status why = prepared;
   {
     AdaptiveLock lock(mutex_);
-    waits = !waiting_.empty();
+    if (why.ok()) why = state_error_;
+    if (waiting_.empty() || log_->HasRoom()) why = OkStatus();
   }
-  if (prepared.code() != StatusCode::kResourceExhausted || !waits) {
-    full_since_ = TimePoint();
+  if (why.ok()) {
+    bad_since_ = TimePoint();
     return;
   }
-  if (full_since_ == TimePoint()) full_since_ = Now();
-  if (Now() - full_since_ < kFullDiskMax) return;
-  log_->Fail(prepared.WithContext(
-      fmt::format("the disk stayed full for {} s", std::chrono::seconds(kFullDiskMax).count())));
+  if (bad_since_ == TimePoint()) bad_since_ = Now();
+  if (Now() - bad_since_ < kBadDiskMax) return;
+  log_->Fail(why.WithContext(
+      fmt::format("the disk {} for {} s while appends waited",
+                  why.code() == StatusCode::kResourceExhausted ? "stayed full" : "failed",
+                  std::chrono::seconds(kBadDiskMax).count())));
 }
 
 // What is dead at one state goes after the next one.
 void Core::WriteStateTwice() {
   if (!logged()) return;
-  WriteState().ok();  // later, perhaps
-  WriteState().ok();
+  if (WriteState().ok()) WriteState().ok();  // else later, perhaps
 }
 
 // By an append that rolled to a new segment.
@@ -168,7 +170,7 @@ void Core::RecycleNow() {
 // last spare with leases.
 void Core::HelpNotes() {
   if (!log_->NotesAreTight()) return;
-  log_->Flush().ok();  // what came before the last spare is sealed then
+  log_->Flush().ok();  // what came before the last spare is written then, and sealed soon
   {
     AdaptiveLock recycle(recycle_mutex_);
     log_->SealMapped();
@@ -290,7 +292,13 @@ Status Core::WriteState() {
     at_bytes = log_->reserved_bytes();
     dead = DeadSegments();
   }
-  FB_RETURN_IF_ERROR(states_->Write(state));
+  const Status written = states_->Write(state).WithContext(
+      "nothing can be freed, because a state file cannot be written");
+  {
+    AdaptiveLock lock(mutex_);
+    state_error_ = written;
+  }
+  FB_RETURN_IF_ERROR(written);
   log_->Recycle(dead_at_last_state_);
   dead_at_last_state_ = std::move(dead);
   state_at_bytes_ = at_bytes;
