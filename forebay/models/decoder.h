@@ -55,6 +55,7 @@ class LayerWeights {
   xla::Value operator[](std::string_view suffix) const;
   xla::Value Enter(xla::Value x) const { return parallel_.Enter(x); }
   xla::Value Leave(xla::Value partial) const { return parallel_.Leave(partial); }
+  const Parallel& parallel() const { return parallel_; }
 
  private:
   const std::vector<LayerTensor>& tensors_;

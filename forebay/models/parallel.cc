@@ -46,6 +46,20 @@ Value Parallel::Sum(Value partial) const {
 
 Value Parallel::Max(Value x) const { return on_ ? xla::PMax(x, xla::kTensorAxis) : x; }
 
+Value Parallel::EnterExperts(Value x) const {
+  return on_ ? xla::AllGather(x, xla::kExpertAxis, 0) : x;
+}
+
+Value Parallel::LeaveExperts(Value partial) const {
+  return on_ ? xla::ReduceScatter(partial, xla::kExpertAxis, 0) : partial;
+}
+
+Value Parallel::OwnExperts(Value experts, int64_t count) const {
+  if (!on_) return experts;
+  const Value first = xla::AxisIndex(*experts.graph(), xla::kExpertAxis);
+  return experts - first * static_cast<double>(count);
+}
+
 Value Parallel::GatherRow(Value x, int dim) const {
   return on_ ? xla::AllGather(x, xla::kContextAxis, dim) : x;
 }

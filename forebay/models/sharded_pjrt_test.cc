@@ -50,6 +50,11 @@ std::vector<Family> Families() {
   return {{"llama", Config("LlamaForCausalLM", R"(, "tie_word_embeddings": false)")},
           {"qwen2", Config("Qwen2ForCausalLM", R"(, "tie_word_embeddings": true)")},
           {"qwen3", Config("Qwen3ForCausalLM", R"(, "tie_word_embeddings": false)")},
+          {"qwen3_moe",
+           Config("Qwen3MoeForCausalLM",
+                  R"(, "tie_word_embeddings": false, "num_experts": 4, "num_experts_per_tok": 2,
+     "moe_intermediate_size": 24, "norm_topk_prob": true, "decoder_sparse_step": 1,
+     "mlp_only_layers": [])")},
           {"gemma3", Config("Gemma3ForCausalLM",
                             R"(, "tie_word_embeddings": true, "query_pre_attn_scalar": 8,
      "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"])")}};
@@ -134,13 +139,16 @@ TEST_P(ShardedTest, EveryMeshHasTheLossAndGradientsOfOneDevice) {
     std::vector<xla::MeshSizes> meshes = {{.tensor = 2}};
     if (layout == LayerLayout::kStacked) meshes = {{.fsdp = 2, .context = 2}};
 
+    if (layout == LayerLayout::kStacked && GetParam().name == "qwen3_moe") {
+      meshes = {{.expert = 2}, {.fsdp = 2, .expert = 2, .tensor = 2}};
+    }
     if (layout == LayerLayout::kStacked && GetParam().name == "llama") {
       meshes = {{.data = 2},    {.fsdp = 4},
                 {.fsdp = 8},    {.data = 2, .fsdp = 2, .tensor = 2},
                 {.context = 2}, {.fsdp = 2, .context = 2, .tensor = 2}};
     }
     for (const xla::MeshSizes& sizes : meshes) {
-      const int64_t devices = sizes.data * sizes.fsdp * sizes.context * sizes.tensor;
+      const int64_t devices = sizes.data * sizes.fsdp * sizes.expert * sizes.context * sizes.tensor;
       const xla::Mesh mesh = xla::Mesh::Create(sizes, devices).value();
       const auto results = xla::RunShardMap(
           {mesh, in, out},

@@ -20,6 +20,7 @@ namespace {
 
 std::vector<LayerKind> Kinds(const Gemma3Config& config) {
   std::vector<LayerKind> kinds;
+  kinds.reserve(config.sliding.size());
   for (const bool sliding : config.sliding) {
     kinds.push_back(sliding ? LayerKind{.rope = 1, .window = config.window} : LayerKind{});
   }

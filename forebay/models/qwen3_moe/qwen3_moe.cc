@@ -7,6 +7,7 @@
 #include "forebay/models/decoder.h"
 #include "forebay/models/experts.h"
 #include "forebay/models/layers.h"
+#include "forebay/models/parallel.h"
 #include "forebay/models/qwen3_moe/config.h"
 #include "forebay/models/qwen3_moe/weight_map.h"
 #include "forebay/models/rope.h"
@@ -36,10 +37,14 @@ Value Qwen3Moe::RunLayer(const LayerWeights& weights, Value x_ND, const AttendFn
   const Value middle = x_ND + weights.Leave(Project(attended, weights["self_attn.o_proj.weight"]));
   const Value ready = weights.Enter(Norm(middle, weights["post_attention_layernorm.weight"]));
   const Routing routing = Route(ready, weights["mlp.gate.weight"], experts_per_token_, normalize_);
-  return middle +
-         weights.Leave(MixExperts(ready, routing, weights["mlp.experts.*.gate_proj.weight"],
-                                  weights["mlp.experts.*.up_proj.weight"],
-                                  weights["mlp.experts.*.down_proj.weight"]));
+  const Value gate = weights["mlp.experts.*.gate_proj.weight"];
+  const Parallel& parallel = weights.parallel();
+  const Routing here = {parallel.OwnExperts(parallel.EnterExperts(routing.experts_NK), gate.dim(0)),
+                        parallel.EnterExperts(routing.weights_NK)};
+  const Value mixed =
+      MixExperts(parallel.EnterExperts(ready), here, gate, weights["mlp.experts.*.up_proj.weight"],
+                 weights["mlp.experts.*.down_proj.weight"]);
+  return middle + weights.Leave(parallel.LeaveExperts(mixed));
 }
 
 }  // namespace forebay::models
