@@ -54,10 +54,10 @@ std::string_view View(const SessionSecret& secret) {
 }
 
 Status Fenced(const std::string& name) {
-  return FailedPrecondition(
-      fmt::format("producer '{}' was registered again by somebody else: this holder is fenced and "
-                  "may not append any more",
-                  name));
+  return FailedPrecondition(fmt::format(
+      "producer '{}' was registered again by somebody else, or forgotten after {} others: "
+      "this holder is fenced and may not append any more",
+      name, kNamesMax));
 }
 
 }  // namespace
@@ -140,15 +140,19 @@ Result<Producer> Producers::Register(const std::string& name) {
   if (RAND_bytes(producer.secret.data(), static_cast<int>(producer.secret.size())) != 1) {
     return Internal("no random bytes for a session secret");
   }
-  const std::map<std::string, Producer> old = path_.empty() ? decltype(names_){} : names_;
-  if (before == names_.end() && names_.size() >= kNamesMax) {
-    names_.erase(std::ranges::min_element(names_, {},
-                                          [](const auto& entry) { return entry.second.number; }));
+  // The one that goes: the name's last registration, or the oldest of all.
+  auto gone = before;
+  if (gone == names_.end() && names_.size() >= kNamesMax) {
+    gone =
+        std::ranges::min_element(names_, {}, [](const auto& entry) { return entry.second.number; });
   }
+  decltype(names_)::node_type old;
+  if (gone != names_.end()) old = names_.extract(gone);
   names_[name] = producer;
   ++next_number_;  // stays so if Save fails: whether the file was written is not known
   if (Status saved = Save(); !saved.ok()) {
-    names_ = old;
+    names_.erase(name);
+    names_.insert(std::move(old));
     return saved.WithContext("the registration could not be kept");
   }
   return producer;

@@ -2,7 +2,9 @@
 //
 // A registration gives the name a new number (the upper bits of its trajectory ids), the next epoch
 // and a secret. Whoever shows the secret goes on as that registration; once the name is registered
-// again, nobody can: that is the fence. Thread-safe.
+// again, nobody can: that is the fence. The last 10,000 names are known; an older one is forgotten:
+// its holder cannot go on, and its epochs begin at 1 again. Numbers tell which registration of a
+// name is the later one, epochs do not. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +22,7 @@ namespace forebay::buffer {
 
 struct Producer {
   int64_t number = 0;  // 1, 2, ...: of this registration alone, never given again
-  int64_t epoch = 0;   // 1, 2, ...: of this name
+  int64_t epoch = 0;   // 1, 2, ...: of this name, since it was last forgotten
   SessionSecret secret{};
 };
 

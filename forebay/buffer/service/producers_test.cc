@@ -6,8 +6,13 @@
 #include <set>
 #include <string>
 
+#include "fmt/core.h"
 #include "forebay/base/file.h"
 #include "forebay/base/status.h"
+#include "forebay/buffer/server.h"
+#include "forebay/buffer/service/fake_buffer_testing.h"
+#include "forebay/buffer/service/frame.h"
+#include "forebay/buffer/service/messages.h"
 #include "forebay/buffer/service/raw_client_testing.h"
 #include "gtest/gtest.h"
 
@@ -110,6 +115,50 @@ TEST(Producers, ManyNamesStayBounded) {
   EXPECT_EQ(numbers.size(), 10'050U);
   // The oldest is forgotten: refused, never mistaken.
   EXPECT_FALSE((*producers)->Resume("p0", first.secret).ok());
+}
+
+// Its epochs begin again, but whoever held it before the server forgot it must not append any more.
+TEST(Producers, AForgottenNameIsFencedWhenItIsRegisteredAgain) {
+  const TempFolder folder;
+  const auto entry = [](int number, int epoch) {
+    return fmt::format(R"({{"number":{},"epoch":{},"secret":"{:032x}"}})", number, epoch, number);
+  };
+  std::string names = R"("actor":)" + entry(1, 7);
+  for (int i = 2; i <= 10'000; ++i) names += fmt::format(R"(,"p{}":{})", i, entry(i, 1));
+  ASSERT_TRUE(WriteFileAtomic(folder.path() + "/producers.json",
+                              R"({"next_number":10001,"producers":{)" + names + "}}")
+                  .ok());
+  FakeBuffer buffer({});
+  ServerOptions options;
+  options.listen = {"unix:" + folder.path() + "/s.sock"};
+  options.folder = folder.path();
+  const auto server = Server::Start({{"train", {.buffer = &buffer, .group_size = 1}}}, options);
+  ASSERT_TRUE(server.ok()) << server.status().ToString();
+
+  RawClient old(options.listen[0]);
+  SessionSecret secret{};
+  secret.back() = 1;
+  ASSERT_TRUE(old.Send(
+      HelloBytes({.version_min = 1, .version_max = 1, .producer = "actor", .secret = secret})));
+  const auto welcome = old.Next();
+  ASSERT_TRUE(welcome && welcome->header.type == FrameType::kWelcome);
+  EXPECT_EQ(ParseWelcome(welcome->payload)->epoch, 7);
+  RawClient another(options.listen[0]), again(options.listen[0]);
+  ASSERT_TRUE(another.Greet("another"));  // "actor" was the oldest
+  ASSERT_TRUE(again.Greet("actor"));
+  EXPECT_EQ(again.welcome().epoch, 1);
+
+  ASSERT_TRUE(old.Send(FrameBytes({.type = FrameType::kAppend, .request = 1, .argument = 1000},
+                                  Record(int64_t{1} << kProducerShift, 1))));
+  const auto answer = old.Next();
+  ASSERT_TRUE(answer && answer->header.type == FrameType::kFailed);
+  EXPECT_EQ(answer->header.argument, static_cast<uint32_t>(StatusCode::kFailedPrecondition));
+  EXPECT_EQ(buffer.stored(), 0);
+  ASSERT_TRUE(again.Send(FrameBytes({.type = FrameType::kAppend, .request = 1, .argument = 1000},
+                                    Record(again.welcome().producer_number << kProducerShift, 1))));
+  const auto accepted = again.Next();
+  ASSERT_TRUE(accepted.has_value());
+  EXPECT_EQ(accepted->header.type, FrameType::kAppended);
 }
 
 TEST(SameSecret, Compares) {

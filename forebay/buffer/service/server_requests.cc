@@ -110,7 +110,8 @@ void ServerImpl::Welcomed(uint64_t connection, const std::string& name, bool reg
   --jobs_;
   if (registered && producer.ok()) {
     for (auto& [id, other] : connections_) {
-      if (other->producer == name && other->epoch < producer->epoch) other->fenced = true;
+      // Not the epochs: those of a name that was forgotten begin again.
+      if (other->producer == name && other->number < producer->number) other->fenced = true;
     }
   }
   Connection* c = Find(connection);
