@@ -37,7 +37,7 @@ Status WriteModelTensors(const std::string& folder, const TensorMap& tensors,
   nlohmann::json weight_map = nlohmann::json::object();
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string file = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    FB_RETURN_IF_ERROR(WriteSafetensors(folder + "/" + file, shards[i]));
+    FB_RETURN_IF_ERROR(WriteSafetensors(fmt::format("{}/{}", folder, file), shards[i]));
     for (const auto& [name, tensor] : shards[i]) weight_map[name] = file;
   }
   index["weight_map"] = weight_map;
