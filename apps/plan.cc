@@ -49,18 +49,22 @@ double AttentionFlops(const models::ModelConfig& c, learner::BucketShape shape) 
          static_cast<double>(c.head_dim);
 }
 
-// That multiply each token: not an embedding that is only looked up, and of the experts only those
-// that a token goes to.
-double ActiveParameters(const models::Model& model, const std::vector<models::ParamSpec>& specs,
+// Parameters that multiply each token: not an embedding that is only looked up, and of the experts
+// only those that a token goes to.
+struct Active {
+  double all = 0, experts = 0;
+};
+Active ActiveParameters(const models::Model& model, const std::vector<models::ParamSpec>& specs,
                         const std::string& config_json) {
   const auto config = nlohmann::json::parse(config_json, nullptr, /*allow_exceptions=*/false);
-  const double used = config.value("num_experts_per_tok", 1.0);
-  const double experts = config.value("num_experts", 1.0);
-  double active = 0;
+  const double share = config.value("num_experts_per_tok", 1.0) / config.value("num_experts", 1.0);
+  Active active;
   for (const models::ParamSpec& spec : specs) {
     if (spec.name == models::kEmbedName && !model.config().tied_embedding) continue;
     const bool expert = spec.name.find(".experts.") != std::string::npos;
-    active += static_cast<double>(spec.shape.elements()) * (expert ? used / experts : 1);
+    const double count = static_cast<double>(spec.shape.elements()) * (expert ? share : 1);
+    active.all += count;
+    if (expert) active.experts += count;
   }
   return active;
 }
@@ -118,7 +122,7 @@ Result<Plan> MakePlan(const control::Config& config, const std::string& topology
   gradient.mesh = plan.mesh;
   const auto specs = model->Params(gradient.layout);
   for (const models::ParamSpec& spec : specs) plan.parameters += spec.shape.elements();
-  const double active = ActiveParameters(*model, specs, config_json);
+  const Active active = ActiveParameters(*model, specs, config_json);
   FB_ASSIGN_OR_RETURN(PlannedProgram step,
                       Compile(*topology, "gradient " + plan.shape.ToString(),
                               learner::TraceGradient(*model, gradient, plan.shape)));
@@ -134,11 +138,16 @@ Result<Plan> MakePlan(const control::Config& config, const std::string& topology
       std::max(bytes(step.compiled.total_bytes()) + state, bytes(apply.compiled.total_bytes()));
 
   const double attention = AttentionFlops(model->config(), plan.shape);
-  plan.model_flops = 6.0 * active * static_cast<double>(plan.shape.tokens()) + 3 * attention;
+  const auto tokens = static_cast<double>(plan.shape.tokens());
+  plan.model_flops = 6.0 * active.all * tokens + 3 * attention;
   plan.chip_flops = step.traced.dot_flops + apply.traced.dot_flops;
-  // The loop over blocks of keys runs as often as the segments want, which the program does not
-  // know: forward, once more in the backward pass, and 2.5 times that for the gradients.
-  if (step.traced.has_while) plan.chip_flops += 4.5 * attention / bytes(plan.mesh.size());
+  // Loops that run as often as the data want are counted once: attention's over blocks of keys
+  // (forward, again in the backward pass, and 2.5 times that for the gradients), and the experts'
+  // over blocks of tokens (3 products forward, 3 again, 8 for the gradients), spread evenly.
+  if (step.traced.has_while) {
+    const double loops = 4.5 * attention + 14.0 / 3 * 2 * active.experts * tokens;
+    plan.chip_flops += loops / bytes(plan.mesh.size());
+  }
   plan.sent_bytes = step.traced.sent_bytes() + apply.traced.sent_bytes();
   if (plan.chip) {
     const double compute = plan.chip_flops / plan.chip->bf16_flops;
