@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +17,7 @@
 #include "forebay/buffer/service/frame.h"
 #include "forebay/buffer/service/frame_reader.h"
 #include "forebay/buffer/service/messages.h"
+#include "forebay/buffer/service/shared_area.h"
 
 namespace {
 
@@ -52,6 +55,47 @@ Cut Read(std::string_view bytes, size_t scratch_bytes, size_t step) {
                  .ok();
   }
   return cut;
+}
+
+// What a client says of shared memory: sizes, pieces, and pieces that it takes and gives in any
+// order. No two pieces that are out overlap, and all of them inside.
+void FuzzShared(std::string_view bytes) {
+  if (const auto sizes = ParseAreaSizes(bytes); sizes.ok()) {
+    FB_CHECK(EncodeAreaSizes(*sizes) == bytes);
+  }
+  if (const auto piece = ParseSharedPiece(bytes); piece.ok()) {
+    const auto again = EncodeSharedPiece(*piece);
+    FB_CHECK(std::string_view(again.data(), again.size()) == bytes);
+  }
+  constexpr uint64_t kBytes = 4096;
+  static const auto area = SharedArea::Create({.append_bytes = kBytes, .reply_bytes = kBytes});
+  FB_CHECK(area.ok());
+  AreaSpace space(kBytes);
+  std::map<uint64_t, uint64_t> out;
+  uint64_t bytes_out = 0;
+  for (; bytes.size() >= 16; bytes.remove_prefix(16)) {
+    const auto piece = ParseSharedPiece(bytes.substr(0, 16));
+    if (!piece.ok()) continue;
+    const char* const at = (*area)->Append(piece->offset, piece->bytes);
+    FB_CHECK((at != nullptr) ==
+             (piece->offset <= kBytes && piece->bytes <= kBytes - piece->offset));
+    if (const auto given = out.find(piece->offset); given != out.end()) {
+      space.Give(given->first, given->second);
+      bytes_out -= given->second;
+      out.erase(given);
+    } else if (const auto taken = space.Take(piece->bytes % kBytes)) {
+      const uint64_t size = piece->bytes % kBytes;
+      FB_CHECK((*area)->Reply(*taken, size) != nullptr);
+      const auto next = out.lower_bound(*taken);
+      FB_CHECK(next == out.end() || *taken + size <= next->first);
+      FB_CHECK(next == out.begin() || std::prev(next)->first + std::prev(next)->second <= *taken);
+      out[*taken] = size;
+      bytes_out += size;
+    }
+    FB_CHECK(bytes_out <= kBytes);
+  }
+  for (const auto& [offset, size] : out) space.Give(offset, size);
+  FB_CHECK(space.Take(kBytes).has_value(), "what was given back does not come together");
 }
 
 }  // namespace
@@ -100,6 +144,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const auto inspect = ParseInspect(bytes); inspect.ok()) {
     FB_CHECK(EncodeInspect(*inspect) == bytes);
   }
+  FuzzShared(bytes);
   const auto batch = ParseBatch(bytes);
   FB_CHECK(!batch.ok() || batch->trajectories.size() <= size);
   return 0;

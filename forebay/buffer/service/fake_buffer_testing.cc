@@ -95,10 +95,10 @@ void FakeBuffer::Append(Trajectory trajectory, TimePoint deadline,
   AppendEncoded(Encode(trajectory), {.deadline = deadline}, std::move(done));
 }
 
-void FakeBuffer::AppendEncoded(std::string_view encoded, const AppendOptions& /*options*/,
+void FakeBuffer::AppendEncoded(std::string_view encoded, const AppendOptions& options,
                                std::function<void(Status)> done) {
   const std::optional<TrajectoryId> id = PeekId(encoded);
-  if (!id.has_value()) {
+  if (!id.has_value() || id->trajectory_id != options.trajectory_id.value_or(id->trajectory_id)) {
     done(DataLoss("no trajectory"));
     return;
   }

@@ -299,6 +299,51 @@ TEST_F(HostileTest, AReaderThatDoesNotRead) {
   EXPECT_TRUE(taken.ok()) << taken.status().message();
 }
 
+TEST_F(HostileTest, AFloodWhoseAnswersNobodyReads) {
+  ServerOptions options = Impatient();
+  options.idle_deadline = seconds(60);
+  Start(options);
+  std::string pings, appends;
+  while (pings.size() < size_t{1} << 20) {
+    pings += FrameBytes({.type = FrameType::kPing}, {});
+    appends += FrameBytes({.type = FrameType::kAppend, .table = 9, .request = 1}, "x");
+  }
+  for (const std::string& flood : {pings, appends}) {
+    RawClient raw(tcp_);
+    ASSERT_TRUE(raw.Greet("", "the token"));
+    int sent = 0;  // MiB; the sockets hold some
+    while (sent < 256 && raw.Send(flood)) ++sent;
+    EXPECT_LT(sent, 64);
+  }
+  ExpectRefused(Refusal::kSlowReader);
+}
+
+TEST_F(HostileTest, WhoIsNotReadFromMayGo) {
+  FakeBuffer held({.hold = true});
+  ServerOptions options;
+  options.listen = {"unix:" + folder_.path() + "/s.sock"};
+  options.append_bytes_max = 1000;
+  auto server = Server::Start(
+      {{"train", {.buffer = &held, .implied_dispatch = false, .group_size = 1}}}, options);
+  ASSERT_TRUE(server.ok());
+  RawClient stays(options.listen[0]);
+  ASSERT_TRUE(stays.Greet());
+  {
+    RawClient goes(options.listen[0]);
+    ASSERT_TRUE(goes.Greet());
+    for (uint64_t i = 1; i <= 8; ++i) {
+      ASSERT_TRUE(goes.Send(FrameBytes({.type = FrameType::kAppend, .request = i, .argument = 1000},
+                                       Record(static_cast<int64_t>(i), 1, 0, 300))));
+    }
+    ASSERT_TRUE(Eventually([&] { return (*server)->stats().append_bytes > 1000; }));
+    ASSERT_TRUE(goes.Send(FrameBytes({.type = FrameType::kPing}, {})));
+  }
+  EXPECT_TRUE(Eventually([&] { return (*server)->stats().connections == 1; }));
+  held.LetGo();
+  ASSERT_TRUE(stays.Send(FrameBytes({.type = FrameType::kPing}, {})));
+  EXPECT_TRUE(stays.Next().has_value());
+}
+
 TEST_F(HostileTest, MoreThanItsCredit) {
   FakeBuffer held({.hold = true});
   ServerOptions options;

@@ -31,6 +31,7 @@ void OutQueue::Put(std::string_view bytes) {
   Piece& piece = pieces_.back();
   piece.owned.append(bytes);
   bytes_ += bytes.size();
+  copied_bytes_ += bytes.size();
 }
 
 void OutQueue::PutFrame(FrameHeader header, std::string_view payload) {
@@ -82,6 +83,7 @@ void OutQueue::Drop(size_t bytes) {
     bytes -= size;
     head_ = 0;
     if (first.memory == nullptr) {
+      copied_bytes_ -= first.owned.size();
       spare_ = std::move(first.owned);
       spare_.clear();
     }

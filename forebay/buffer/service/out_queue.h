@@ -25,6 +25,8 @@ class OutQueue {
 
   bool empty() const { return bytes_ == 0; }
   size_t bytes() const { return bytes_; }
+  // Of them, those that are held here.
+  size_t copied_bytes() const { return copied_bytes_; }
   // Of everything that ever went in or out: to know when a frame has left.
   uint64_t put_total() const { return sent_total_ + bytes_; }
   uint64_t sent_total() const { return sent_total_; }
@@ -43,7 +45,7 @@ class OutQueue {
   std::deque<Piece> pieces_;
   std::string spare_;  // an emptied string, for its capacity
   size_t head_ = 0;    // bytes of the first piece that are gone
-  size_t bytes_ = 0;
+  size_t bytes_ = 0, copied_bytes_ = 0;
   uint64_t sent_total_ = 0;
 };
 

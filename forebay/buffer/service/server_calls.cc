@@ -43,6 +43,11 @@ void ServerImpl::Finish(uint64_t connection, uint64_t request, const Answer& ans
   Connection* c = Find(connection);
   if (c == nullptr || c->stream == nullptr || c->phase == Connection::Phase::kEnding) return;
   --c->requests;
+  if (c->out.bytes() > kReplyBytesMax) {
+    Refuse(*c, Refusal::kSlowReader,
+           ResourceExhausted("more than 1 GiB of answers wait for being read"));
+    return;
+  }
   if (!answer.ok()) {
     Fail(*c, request, answer.status());
     return;

@@ -75,6 +75,7 @@ struct Connection {
   std::vector<uint64_t> acks;  // to be sent
   bool touched = false;        // in the list of those with something to send
   bool paused = false;         // not read from, for want of room
+  bool stalled = false;        // not read from, for want of its reading
   bool want_write = false;     // watched for room in the socket
   uint32_t watched = 0;        // the epoll events
 

@@ -46,6 +46,8 @@ constexpr milliseconds kTakeEvery{5};
 constexpr milliseconds kEndingMs{1000};
 constexpr size_t kRefusalsKept = 64;
 constexpr int kReadsAtOnce = 16;
+// A client that does not read what it is answered is not listened to either. Half of it, and it is.
+constexpr size_t kAnswerBytesMax = size_t{4} << 20;
 
 std::string PeerName(int fd, bool is_unix) {
   if (is_unix) {
@@ -217,6 +219,10 @@ void ServerImpl::OnEvent(Connection& c, uint32_t events) {
     return;
   }
   if ((events & EPOLLOUT) != 0) Touch(c);
+  if ((events & (EPOLLHUP | EPOLLERR)) != 0 && (c.paused || c.stalled)) {
+    Close(c);  // it has gone, and would be told of again and again
+    return;
+  }
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) Read(c);
 }
 
@@ -251,6 +257,11 @@ void ServerImpl::Read(Connection& c) {
     return;
   }
   for (int round = 0; round < kReadsAtOnce; ++round) {
+    if (c.phase == Connection::Phase::kOpen && c.out.copied_bytes() > kAnswerBytesMax) {
+      c.stalled = true;
+      Touch(c);
+      return;
+    }
     std::array<iovec, 2> areas;
     const int n = c.phase == Connection::Phase::kEnding
                       ? (areas[0] = {scratch_.data(), scratch_.size()}, 1)
@@ -292,7 +303,7 @@ void ServerImpl::Read(Connection& c) {
 void ServerImpl::Watch(Connection& c) {
   if (c.stream == nullptr) return;
   const uint32_t events =
-      (c.paused ? 0U : uint32_t{EPOLLIN}) | (c.want_write ? uint32_t{EPOLLOUT} : 0U);
+      (c.paused || c.stalled ? 0U : uint32_t{EPOLLIN}) | (c.want_write ? uint32_t{EPOLLOUT} : 0U);
   if (events == c.watched) return;
   epoll_event event{.events = events, .data = {.u64 = c.id}};
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, c.stream->fd(), &event);
@@ -328,6 +339,12 @@ void ServerImpl::Flush(Connection& c) {
     return;
   }
   c.want_write = io.state == Io::State::kWantWrite;
+  if (c.stalled && c.out.copied_bytes() <= kAnswerBytesMax / 2) {
+    c.stalled = false;
+    c.last_in = now_;
+    if (c.frame_since != TimePoint{}) c.frame_since = now_;
+    again_.push_back(c.id);
+  }
   if (c.out.empty()) {
     c.write_since = {};
     if (c.phase == Connection::Phase::kEnding) shutdown(c.stream->fd(), SHUT_WR);
@@ -361,7 +378,7 @@ void ServerImpl::CheckDeadlines(TimePoint now) {
     } else if (expired(c.write_since, options_.write_deadline)) {
       Note(Refusal::kSlowReader, c.peer, "it did not read what it asked for");
       Close(c);
-    } else if (c.paused) {
+    } else if (c.paused || c.stalled) {
       continue;  // the silence is ours
     } else if (expired(c.frame_since, options_.frame_deadline)) {
       Refuse(c, Refusal::kSlowFrame, DeadlineExceeded("a frame that did not end in time"));
@@ -436,7 +453,7 @@ void ServerImpl::Goodbye(Connection& c, const Status& why) {
   if (c.stream == nullptr) return;
   c.phase = Connection::Phase::kEnding;
   c.ending_since = now_;
-  c.paused = false;
+  c.paused = c.stalled = false;
   c.out.PutFrame({.type = FrameType::kGoodbye, .argument = static_cast<uint32_t>(why.code())},
                  why.message());
   Touch(c);

@@ -187,6 +187,8 @@ Status ServerImpl::OnAppend(Connection& c, const FrameHeader& header, std::strin
     return fail(InvalidArgument(fmt::format("a record of {} bytes, this table takes at most {}",
                                             bytes, table.record_bytes_max)));
   }
+  // What lies in shared memory may change: what is checked here is what the buffer has to find.
+  std::optional<int64_t> checked_id;
   if (table.implied_dispatch) {
     const std::optional<TrajectoryId> id = PeekId(payload);
     if (!id.has_value()) return fail(DataLoss("these bytes are no encoded trajectory"));
@@ -197,6 +199,7 @@ Status ServerImpl::OnAppend(Connection& c, const FrameHeader& header, std::strin
                             "trajectory_id {} is not of producer {}: its ids begin at {} * 2^40",
                             id->trajectory_id, c.number, c.number)));
     }
+    checked_id = id->trajectory_id;
   }
   const auto priority = std::bit_cast<float>(header.extra);
   if (!std::isfinite(priority) || priority < 0) {
@@ -226,12 +229,13 @@ Status ServerImpl::OnAppend(Connection& c, const FrameHeader& header, std::strin
   CheckPause();
   const Duration limit = milliseconds(header.argument);
   completions_->Expect();
-  table.buffer->AppendEncoded(
-      payload,
-      {.deadline = now_ + std::min(limit, options_.append_deadline_max), .priority = priority},
-      [completions = completions_.get(), index](Status status) {
-        completions->Push(index, std::move(status));
-      });
+  table.buffer->AppendEncoded(payload,
+                              {.deadline = now_ + std::min(limit, options_.append_deadline_max),
+                               .priority = priority,
+                               .trajectory_id = checked_id},
+                              [completions = completions_.get(), index](Status status) {
+                                completions->Push(index, std::move(status));
+                              });
   return OkStatus();
 }
 

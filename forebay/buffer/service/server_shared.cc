@@ -47,17 +47,21 @@ Status ServerImpl::OnShare(Connection& c, std::string_view payload) {
     Result<std::unique_ptr<SharedArea>> created = SharedArea::Create(*sizes);
     if (created.ok()) area = *std::move(created);
   }
+  if (area != nullptr) {
+    const std::string granted = EncodeAreaSizes(*sizes);
+    const FrameHeaderBytes header = EncodeFrameHeader(
+        {.length = static_cast<uint32_t>(granted.size()), .type = FrameType::kShared});
+    const std::string frame = std::string(header.data(), header.size()) + granted;
+    const ptrdiff_t sent = SendWithFd(c.stream->fd(), frame, area->fd());
+    if (sent >= 0 && sent != static_cast<ptrdiff_t>(frame.size())) {
+      Close(c);
+      return OkStatus();
+    }
+    if (sent < 0) area.reset();
+  }
   if (area == nullptr) {
     c.out.PutFrame({.type = FrameType::kShared}, EncodeAreaSizes({}));
     Touch(c);
-    return OkStatus();
-  }
-  const std::string granted = EncodeAreaSizes(*sizes);
-  const FrameHeaderBytes header = EncodeFrameHeader(
-      {.length = static_cast<uint32_t>(granted.size()), .type = FrameType::kShared});
-  if (!SendWithFd(c.stream->fd(), std::string(header.data(), header.size()) + granted,
-                  area->fd())) {
-    Close(c);
     return OkStatus();
   }
   area->CloseFd();

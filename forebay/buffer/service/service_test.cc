@@ -178,6 +178,7 @@ TEST_P(ServiceTest, CreditsHoldTheClientBack) {
 TEST_P(ServiceTest, AFullServerStopsReading) {
   ServerOptions options;
   options.append_bytes_max = 100'000;
+  options.credit_bytes = 300'000;
   Start({.hold = true}, options);
   std::vector<std::thread> threads;
   for (int t = 0; t < 40; ++t) {
@@ -188,8 +189,9 @@ TEST_P(ServiceTest, AFullServerStopsReading) {
   }
   EXPECT_TRUE(Eventually([&] { return train_->held() > 0; }));
   std::this_thread::sleep_for(milliseconds(50));
-  // What was read in one go may be above the limit, once.
-  EXPECT_LT(server_->stats().append_bytes, 100'000 + 300'000);
+  // What was read in one go may be above the limit, once: with shared memory that is up to all
+  // that a connection may have under way.
+  EXPECT_LE(server_->stats().append_bytes, 100'000 + 300'000);
   train_->LetGo();
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(train_->stored(), 40);

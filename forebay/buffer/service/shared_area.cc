@@ -113,7 +113,7 @@ void AreaSpace::Give(uint64_t offset, uint64_t bytes) {
   }
 }
 
-bool SendWithFd(int socket, std::string_view bytes, int fd) {
+ptrdiff_t SendWithFd(int socket, std::string_view bytes, int fd) {
   Control control{};
   iovec area{const_cast<char*>(bytes.data()), bytes.size()};
   msghdr message{};
@@ -126,8 +126,7 @@ bool SendWithFd(int socket, std::string_view bytes, int fd) {
   head->cmsg_type = SCM_RIGHTS;
   head->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(head), &fd, sizeof(fd));
-  return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL) ==
-         static_cast<ssize_t>(bytes.size());
+  return sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 ptrdiff_t ReceiveWithFd(int socket, char* into, size_t bytes, Fd* fd) {

@@ -78,8 +78,9 @@ class AreaSpace {
   std::vector<Extent> free_;  // by address, none next to another
 };
 
-// Sends `bytes`, a few, and the descriptor with them. False: the connection is of no more use.
-bool SendWithFd(int socket, std::string_view bytes, int fd);
+// Sends `bytes`, a few, and the descriptor with them. As sendmsg: -1 when nothing was sent, for
+// example because too many descriptors are on their way to those who do not read.
+ptrdiff_t SendWithFd(int socket, std::string_view bytes, int fd);
 // Reads up to `bytes`, and the descriptor that came with the first of them, if any. As recvmsg.
 ptrdiff_t ReceiveWithFd(int socket, char* into, size_t bytes, Fd* fd);
 

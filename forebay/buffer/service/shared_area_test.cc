@@ -103,7 +103,7 @@ TEST(SharedArea, ADescriptorComesWithTheFirstByte) {
   Fd b(sockets[1]);
   auto area = SharedArea::Create({.append_bytes = 4096});
   ASSERT_TRUE(area.ok());
-  ASSERT_TRUE(SendWithFd(a.get(), "hello", (*area)->fd()));
+  ASSERT_EQ(SendWithFd(a.get(), "hello", (*area)->fd()), 5);
   std::string bytes(5, '\0');
   Fd received;
   ASSERT_EQ(ReceiveWithFd(b.get(), bytes.data(), 2, &received), 2);
@@ -113,7 +113,7 @@ TEST(SharedArea, ADescriptorComesWithTheFirstByte) {
   EXPECT_FALSE(none.valid());
   EXPECT_EQ(bytes, "hello");
   b.Close();
-  EXPECT_FALSE(SendWithFd(a.get(), "hello", (*area)->fd()));
+  EXPECT_EQ(SendWithFd(a.get(), "hello", (*area)->fd()), -1);
 }
 
 }  // namespace
