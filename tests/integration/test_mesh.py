@@ -1,0 +1,29 @@
+"""Goal: a run whose learner is spread over devices trains and can be replayed; what does not divide is refused before
+anything starts."""
+import unittest
+
+from forebay_run import SMALL, ForebayTest
+
+# A program has two rows of 256 tokens. (The tiny model's 259 words divide over no tensor axis.)
+MESH = ("--virtual-devices", 4, "--set", "mesh.fsdp=2", "--set", "mesh.context=2")
+
+
+class MeshTest(ForebayTest):
+    def test_trains_and_replays(self):
+        config = self.write("c.toml", SMALL)
+        done = self.train(config, *MESH, "--set", "run.steps=2", timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        replayed = self.forebay("replay", self.run_folder, "--step", 2, timeout=300)
+        self.assertEqual(replayed.returncode, 0, replayed.stderr + replayed.stdout)
+
+    def test_what_does_not_divide_is_refused(self):
+        config = self.write("c.toml", SMALL)
+        self.assert_fails(self.train(config, "--virtual-devices", 2, "--set", "mesh.fsdp=4"), 2, "virtual_devices", "4")
+        # One key/value head over two devices.
+        self.assert_fails(self.train(config, "--virtual-devices", 3, "--set", "mesh.tensor=3"), 2, "tensor")
+        self.assert_fails(self.train(config, "--virtual-devices", 2, "--set", "mesh.fsdp=2", "--set",
+                                     "learner.optimizer=muon"), 2, "adamw or lion")
+
+
+if __name__ == "__main__":
+    unittest.main()
