@@ -182,7 +182,6 @@ class Replayer {
         state_ = std::move(loaded->data.state);
       }
       out_.from_step = base->step;
-      CompareStart();
       return OkStatus();
     }
     return Internal("a run always has the weights that it began with");
@@ -194,7 +193,7 @@ class Replayer {
     const auto weights = before->second.fingerprint.find("weights");
     if (weights == before->second.fingerprint.end()) return;
     AddRow(out_.from_step, "weights of the checkpoint", weights->second,
-           weights::Digest(state_.train.params));
+           weights::Digest(learner_->snapshot()->tensors));  // what was published: adapters merged
   }
 
   // Steps on the way were taken under the same configuration, or their bits mean nothing here.
@@ -261,6 +260,7 @@ class Replayer {
     FB_ASSIGN_OR_RETURN(learner_,
                         learner::Learner::Create(options, *client_, *model_.model, state_));
     state_ = {};
+    CompareStart();
     return OkStatus();
   }
 
