@@ -96,7 +96,7 @@ TEST_P(ChangingPayloadTest, TheIdThatIsCheckedIsTheIdThatIsStored) {
     const TrajectoryView& view = one->trajectories.at(0);
     const std::optional<TrajectoryId> inside = PeekId(view.encoded);
     damaged += static_cast<int64_t>(!inside.has_value());
-    if (inside.has_value()) EXPECT_EQ(*inside, view.id);
+    EXPECT_EQ(inside.value_or(view.id), view.id);
     ASSERT_TRUE((*buffer)->Acknowledge(one->take_id).ok());
   }
   EXPECT_EQ(taken, acknowledged + kAppends);

@@ -5,6 +5,7 @@
 #include <openssl/rand.h>
 #include <openssl/sha.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -125,6 +126,12 @@ Status Producers::Save() {
         {"number", producer.number}, {"epoch", producer.epoch}, {"secret", Hex(producer.secret)}};
   }
   const nlohmann::json json = {{"next_number", next_number_}, {"producers", std::move(producers)}};
+  // It holds secrets. WriteFileAtomic leaves the mode of a file that is there.
+  const std::string aside = path_ + ".tmp";
+  const Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  if (!fd.valid() || ::fchmod(fd.get(), 0600) != 0) {
+    return ErrnoStatus("cannot create '" + aside + "'", errno);
+  }
   return WriteFileAtomic(path_, json.dump());
 }
 

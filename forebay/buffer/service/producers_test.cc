@@ -1,6 +1,8 @@
 // Goal: a name has one holder at a time, over restarts, and no id is ever given twice.
 #include "forebay/buffer/service/producers.h"
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -37,6 +39,18 @@ TEST(Producers, RegisteringAgainFencesTheOlderHolder) {
   ASSERT_TRUE(resumed.ok());
   EXPECT_EQ(resumed->number, second->number);
   EXPECT_FALSE((*producers)->Resume("actor-2", second->secret).ok());
+}
+
+TEST(Producers, OnlyItsOwnerReadsTheSecrets) {
+  const TempFolder folder;
+  const auto producers = Producers::Open(folder.path());
+  ASSERT_TRUE(producers.ok());
+  const std::string path = folder.path() + "/producers.json";
+  ASSERT_TRUE(WriteFileAtomic(path + ".tmp", "left by an older build").ok());
+  ASSERT_TRUE((*producers)->Register("a").ok());
+  struct stat info{};
+  ASSERT_EQ(::stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600U);
 }
 
 TEST(Producers, SurvivesARestart) {
