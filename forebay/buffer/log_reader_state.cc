@@ -16,7 +16,6 @@
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/buffer/core/replay.h"
-#include "forebay/buffer/log/crc32c.h"
 #include "forebay/buffer/log/record.h"
 #include "forebay/buffer/log/segment.h"
 #include "forebay/buffer/log/state_file.h"
@@ -29,7 +28,7 @@
 namespace forebay::buffer {
 namespace {
 
-// The newer of the two state files; its table is not decoded yet.
+// The newest of the state files; its table is not decoded yet.
 Result<State> ReadStateFiles(const std::string& folder, std::string* problem) {
   Result<State> newest = NotFound("there is no state file");
   for (const char* name : kStateNames) {
@@ -260,13 +259,8 @@ Result<std::string> LogReader::ReadPayload(const Place& place, int64_t trajector
     return now.number == place.segment ? DataLoss("its record is damaged")
                                        : NotFound("its segment was recycled");
   }
-  if (RecordBytes(header->payload_bytes) > file->bytes() - at) {
-    return DataLoss("its record is cut short");
-  }
-  std::string payload(header->payload_bytes, '\0');
-  FB_RETURN_IF_ERROR(
-      file->ReadAt(at + static_cast<int64_t>(kRecordAlign), payload.data(), payload.size()));
-  if (Crc32c(payload) != header->payload_crc) return DataLoss("its record is damaged");
+  std::string payload;
+  FB_RETURN_IF_ERROR(buffer::ReadPayload(*file, *header, at, &payload));
   return payload;
 }
 

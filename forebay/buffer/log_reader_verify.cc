@@ -197,7 +197,7 @@ void LogReader::VerifyState(const Found& found) {
   }
   for (LogDamage& damage : damaged) {
     damage.harmless = whole > 0;
-    if (damage.harmless) damage.what += " (the other state file is whole)";
+    if (damage.harmless) damage.what += " (another state file is whole)";
     found(damage);
   }
   // What is pending must be there. A live buffer may recycle it meanwhile: look again.

@@ -14,7 +14,6 @@
 
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
-#include "forebay/buffer/log/crc32c.h"
 #include "forebay/buffer/log/record.h"
 #include "forebay/buffer/log/segment.h"
 #include "forebay/buffer/log_reader.h"
@@ -89,14 +88,9 @@ std::optional<bool> LogReader::VisitIndexed(const SegmentInfo& segment, const Lo
   std::string payload;
   for (ScannedRecord& record : scan->records) {
     if (!Matches(record.header, filter)) continue;
-    const RecordType type = record.header.type;
-    if (type == RecordType::kLease || type == RecordType::kCommit || type == RecordType::kConsume) {
-      payload.resize(record.header.payload_bytes);
-      if (!(*file)
-               ->ReadAt(static_cast<int64_t>(record.offset + kRecordAlign), payload.data(),
-                        payload.size())
-               .ok() ||
-          Crc32c(payload) != record.header.payload_crc) {
+    if (HoldsLease(record.header.type)) {
+      if (!buffer::ReadPayload(**file, record.header, static_cast<int64_t>(record.offset), &payload)
+               .ok()) {
         Note(fmt::format("record {} of segment {} is damaged", record.header.sequence,
                          segment.number));
         continue;
@@ -226,15 +220,9 @@ Status LogReader::Follow(int64_t sequence, const LogFilter& filter, const Visit&
     if (!(*file)->ReadAt(followed_offset_, raw, sizeof(raw)).ok()) break;
     const std::optional<RecordHeader> header = ParseHeader({raw, sizeof(raw)}, newest->number);
     if (!header || RecordBytes(header->payload_bytes) > (*file)->bytes() - followed_offset_) break;
-    payload.resize(header->payload_bytes);
-    if (header->type != RecordType::kPad) {
-      if (!(*file)
-               ->ReadAt(followed_offset_ + static_cast<int64_t>(kRecordAlign), payload.data(),
-                        payload.size())
-               .ok() ||
-          Crc32c(payload) != header->payload_crc) {
-        break;
-      }
+    if (header->type != RecordType::kPad &&
+        !buffer::ReadPayload(**file, *header, followed_offset_, &payload).ok()) {
+      break;
     }
     const ScannedRecord scanned{
         .header = *header, .offset = static_cast<size_t>(followed_offset_), .payload = payload};

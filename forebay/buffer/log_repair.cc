@@ -319,7 +319,7 @@ Status Repairer::MendState(bool log_is_whole) {
     report_.actions.push_back({.file = name,
                                .bytes = static_cast<int64_t>(bytes.size()),
                                .what = whole > 0
-                                           ? "damaged; the other state file is whole: it is moved"
+                                           ? "damaged; another state file is whole: it is moved"
                                            : "damaged; the log has every record: it is moved",
                                .kept_as = kept});
     if (dry_run_) continue;

@@ -144,6 +144,20 @@ TEST_F(BadDiskTest, StateFilesThatCanBeWrittenAgainInTime) {
   EXPECT_TRUE(answered_->ok()) << answered_->ToString();
 }
 
+// A segment that was made and cannot be used is neither kept nor counted, however often it is
+// tried.
+TEST_F(BadDiskTest, AFolderThatCannotBeSyncedFillsNoDisk) {
+  Open(Durability::kSync);
+  disk_.SetFaults({.folder_error = 1000});
+  FillUp();
+  const int64_t bytes = core_->stats().disk_bytes;
+  EXPECT_EQ(disk_.used_bytes(), bytes);
+  for (int i = 0; i < 10; ++i) core_->Pump();
+  EXPECT_EQ(disk_.used_bytes(), bytes);
+  EXPECT_EQ(core_->stats().disk_bytes, bytes);
+  ExpectTheEndAfterAMinute("cannot sync the folder");
+}
+
 // They wait for the operator, not for the disk.
 TEST_F(BadDiskTest, PausedAppendsDoNotEndTheLog) {
   Open(Durability::kOs);

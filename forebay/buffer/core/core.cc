@@ -39,6 +39,28 @@ constexpr int64_t kMappedSegmentBytes = int64_t{16} << 20;
 
 int64_t RoundDown(int64_t bytes, int64_t to) { return bytes / to * to; }
 
+// Segments as large as asked for, but enough of them; records that fit.
+BufferOptions Fitted(BufferOptions options) {
+  const bool memory = options.durability == Durability::kMemory;
+  const int64_t limit = memory ? options.memory_bytes_max : options.disk_bytes_max;
+  int64_t bytes = std::min(options.segment_bytes, limit / kSegmentsMin);
+  if (memory) bytes = std::min(bytes, kMemorySegmentBytes);
+  if (options.durability == Durability::kOs) bytes = std::min(bytes, kMappedSegmentBytes);
+  options.segment_bytes = std::max(kSegmentBytesMin, RoundDown(bytes, kBlockBytes));
+  // Fewer than these and nothing would ever be recycled.
+  (memory ? options.memory_bytes_max : options.disk_bytes_max) =
+      std::max(limit, kSegmentsMin * options.segment_bytes);
+  return options;
+}
+
+// The state files are a part of what the buffer may take; the smallest limits are of segments
+// alone.
+int64_t DiskBytesForSegments(const BufferOptions& options) {
+  constexpr int64_t kStateBytes = int64_t{1} << 20;
+  const bool large = options.disk_bytes_max >= 8 * kStateBytes;
+  return large ? options.disk_bytes_max - kStateBytes : options.disk_bytes_max;
+}
+
 }  // namespace
 
 Core::Core(const BufferOptions& options, BufferListener listener, Table table, bool manual)
@@ -71,28 +93,6 @@ Status Core::CheckOptions(const BufferOptions& options) {
     return InvalidArgument("a durable buffer needs a folder");
   }
   return OkStatus();
-}
-
-// Segments as large as asked for, but enough of them; records that fit.
-static BufferOptions Fitted(BufferOptions options) {
-  const bool memory = options.durability == Durability::kMemory;
-  const int64_t limit = memory ? options.memory_bytes_max : options.disk_bytes_max;
-  int64_t bytes = std::min(options.segment_bytes, limit / kSegmentsMin);
-  if (memory) bytes = std::min(bytes, kMemorySegmentBytes);
-  if (options.durability == Durability::kOs) bytes = std::min(bytes, kMappedSegmentBytes);
-  options.segment_bytes = std::max(kSegmentBytesMin, RoundDown(bytes, kBlockBytes));
-  // Fewer than these and nothing would ever be recycled.
-  (memory ? options.memory_bytes_max : options.disk_bytes_max) =
-      std::max(limit, kSegmentsMin * options.segment_bytes);
-  return options;
-}
-
-// The state files are a part of what the buffer may take; the smallest limits are of segments
-// alone.
-static int64_t SegmentBytesMax(const BufferOptions& options) {
-  constexpr int64_t kStateBytes = int64_t{1} << 20;
-  const bool large = options.disk_bytes_max >= 8 * kStateBytes;
-  return large ? options.disk_bytes_max - kStateBytes : options.disk_bytes_max;
 }
 
 Result<std::unique_ptr<Core>> Core::Open(FileSystem* files, const BufferOptions& asked,
@@ -132,22 +132,21 @@ Status Core::StartLog(FileSystem* files, Recovered recovered) {
                  .durability = options_.durability,
                  .segment_bytes = options_.segment_bytes,
                  .memory_bytes_max = options_.memory_bytes_max,
-                 .disk_bytes_max = SegmentBytesMax(options_),
+                 .disk_bytes_max = DiskBytesForSegments(options_),
                  .group_size = options_.group_size,
                  .last_sequence = recovered.last_sequence,
                  .next_number = recovered.next_number,
                  .next_file_id = recovered.next_file_id,
                  .segments = std::move(recovered.segments),
                  .manual = manual_};
-  FB_ASSIGN_OR_RETURN(log_,
-                      Log::Open(files, log,
-                                {.on_acknowledged = [this] { Publish(); },
-                                 .on_failure = [this](const Status& why) { OnLogFailure(why); },
-                                 .on_work =
-                                     [this] {
-                                       recycle_due_ = true;
-                                       Signal();
-                                     }}));
+  FB_ASSIGN_OR_RETURN(log_, Log::Open(files, log,
+                                      {.on_acknowledged = [this] { Publish(); },
+                                       .on_failure = [this] { OnLogFailure(); },
+                                       .on_work =
+                                           [this] {
+                                             recycle_due_ = true;
+                                             Signal();
+                                           }}));
   return OkStatus();
 }
 

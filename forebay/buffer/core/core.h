@@ -1,8 +1,10 @@
 // Core: the Buffer over a Table and a Log.
 //
 // One mutex guards the table, and what is reserved in the log under it is in the order of the
-// table's changes. No callback runs with it held. A keeper thread prepares and recycles segments,
-// writes the state files and ends waits whose deadline has come.
+// table's changes. No callback runs with it held, but one may run with recycle_mutex_ held, so none
+// may call the Buffer. Locks are taken in the order recycle_mutex_, mutex_, Log's maintain_mutex_,
+// Log's mutex_. A keeper thread prepares and recycles segments, writes the state files and ends
+// waits whose deadline has come.
 #pragma once
 
 #include <atomic>
@@ -154,7 +156,7 @@ class Core : public Buffer {
   void OnLeaseWritten(int64_t sequence, const Status& status);
 
   // ---- core_keeper.cc
-  void OnLogFailure(const Status& why);
+  void OnLogFailure();
   void TellFailure();
   void Signal();
   void Keep();
@@ -189,8 +191,8 @@ class Core : public Buffer {
   int64_t leasing_ FB_GUARDED_BY(mutex_) = 0;
   std::map<int64_t, std::vector<TrajectoryPtr>> loaded_ FB_GUARDED_BY(mutex_);
   Status lease_error_ FB_GUARDED_BY(mutex_);
-  int64_t groups_wanted_ FB_GUARDED_BY(mutex_) =
-      0;  // the least that a waiting reader needs; 0: none
+  // The least that a waiting reader needs; 0: none.
+  int64_t groups_wanted_ FB_GUARDED_BY(mutex_) = 0;
   bool appends_paused_ FB_GUARDED_BY(mutex_) = false, readers_paused_ FB_GUARDED_BY(mutex_) = false;
   uint64_t unblocked_ FB_GUARDED_BY(mutex_) = 0;  // times
   std::string unblock_reason_ FB_GUARDED_BY(mutex_);
@@ -205,9 +207,7 @@ class Core : public Buffer {
   Status disk_error_ FB_GUARDED_BY(mutex_);   // why no segment can be prepared now
   Status state_error_ FB_GUARDED_BY(mutex_);  // why the last state could not be written
 
-  Mutex failure_mutex_;
-  Status untold_failure_ FB_GUARDED_BY(failure_mutex_);
-
+  std::atomic<bool> failure_untold_{false};
   // Set when a segment was rolled: whoever did it recycles others, because the keeper may not get
   // a processor for milliseconds when many threads append.
   std::atomic<bool> recycle_due_{false};

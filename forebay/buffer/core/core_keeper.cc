@@ -14,7 +14,6 @@
 #include "forebay/base/adaptive_mutex.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/futex.h"
-#include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/buffer/core/core.h"
@@ -40,23 +39,16 @@ constexpr int kRoundsMax = 8;
 
 }  // namespace
 
-void Core::OnLogFailure(const Status& why) {
-  // Log::Note may have found it, and then the lock is held: the keeper tells.
-  {
-    MutexLock lock(failure_mutex_);
-    untold_failure_ = why;
-  }
+// Log::Note may have found it, and then the lock is held: the keeper tells.
+void Core::OnLogFailure() {
+  failure_untold_ = true;
   Signal();
 }
 
 // Tells everybody of a failure of the log, once.
 void Core::TellFailure() {
-  Status why;
-  {
-    MutexLock lock(failure_mutex_);
-    why = std::exchange(untold_failure_, OkStatus());
-  }
-  if (why.ok()) return;
+  if (!failure_untold_.exchange(false)) return;
+  const Status why = log_->failed();
   Calls calls;
   {
     AdaptiveLock lock(mutex_);

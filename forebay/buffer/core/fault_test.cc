@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "forebay/base/clock.h"
 #include "forebay/base/status.h"
@@ -16,6 +17,7 @@
 #include "forebay/buffer/buffer_testing.h"
 #include "forebay/buffer/core/core.h"
 #include "forebay/buffer/log/file_testing.h"
+#include "forebay/buffer/log/segment.h"
 #include "forebay/trajectory/trajectory.h"
 #include "forebay/trajectory/trajectory_testing.h"
 
@@ -225,6 +227,34 @@ TEST_F(FaultTest, AHeaderDamagedBeforeTheFirstRecordIsNoLoss) {
   EXPECT_EQ(recovery.quarantined_records, 0);
   EXPECT_EQ(disk_.List("log/quarantine")->size(), 1U);
   EXPECT_FALSE(disk_.Open(path).ok());
+}
+
+// As somebody who copies files to and fro makes it.
+TEST_F(FaultTest, ASecondFileOfASegmentIsPassedOverAndNamed) {
+  Open();
+  ASSERT_TRUE(PlayGroup(*core_, 0, 2, 1).ok());
+  core_.reset();
+  std::string original;  // the only one: a clean end removes the spares
+  const Result<std::vector<std::string>> names = disk_.List("log");
+  for (const std::string& name : *names) {
+    if (ParseSegmentName(name)) original = name;
+  }
+  std::string bytes = *disk_.Read("log/" + original);
+  for (size_t at = kDataBegin; at < bytes.size(); ++at) bytes[at] = '\0';
+  {
+    const auto copy =
+        disk_.Create("log/" + SegmentName(900), static_cast<int64_t>(bytes.size()), false);
+    ASSERT_TRUE((*copy)->Write(0, bytes).ok());
+  }
+  disk_.Restart();
+  Recovery recovery;
+  const auto core = Core::Open(&disk_, {.folder = "log", .group_size = 2, .segment_bytes = 1 << 14},
+                               0, {}, &recovery, true);
+  ASSERT_TRUE(core.ok()) << core.status().ToString();
+  EXPECT_EQ((*core)->ledger().pending, 2);
+  EXPECT_THAT(recovery.notes,
+              testing::ElementsAre(HasSubstr(SegmentName(900) + " is segment 1, as " + original +
+                                             " is: it was passed over")));
 }
 
 TEST_F(FaultTest, SegmentsThatTheToolsCannotReadAreRefused) {

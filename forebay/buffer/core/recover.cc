@@ -19,7 +19,6 @@
 #include "forebay/buffer/core/quarantine.h"
 #include "forebay/buffer/core/replay.h"
 #include "forebay/buffer/core/restore.h"
-#include "forebay/buffer/log/crc32c.h"
 #include "forebay/buffer/log/file.h"
 #include "forebay/buffer/log/log.h"
 #include "forebay/buffer/log/record.h"
@@ -119,7 +118,8 @@ Status Recoverer::WrongGroupSize(int32_t found) const {
 }
 
 Status Recoverer::OpenSegments() {
-  FB_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.List(options_.folder));
+  FB_ASSIGN_OR_RETURN(std::vector<std::string> names, files_.List(options_.folder));
+  std::ranges::sort(names);  // of two files of one segment the older one is read
   for (const std::string& name : names) {
     const std::optional<uint32_t> file_id = ParseSegmentName(name);
     if (!file_id) continue;
@@ -178,7 +178,13 @@ Status Recoverer::OpenSegment(const std::string& name, uint32_t file_id) {
                            .group_size = options_.group_size};
   }
   if (header->group_size != options_.group_size) return WrongGroupSize(header->group_size);
-  segments_[header->number] = {.file_id = file_id, .header = *header};
+  SegmentFile segment{.file_id = file_id, .header = *header};
+  const auto [at, fresh] = segments_.try_emplace(header->number, std::move(segment));
+  if (!fresh) {
+    Note(fmt::format("{} is segment {}, as {} is: it was passed over", name, header->number,
+                     SegmentName(at->second.file_id)));
+    return OkStatus();
+  }
   segment_bytes_ += (*file)->bytes();
   WillReadTrailer(**file);
   return OkStatus();
@@ -278,29 +284,29 @@ Status Recoverer::ReadSegment(uint32_t number, SegmentFile& segment) {
     NoteGap(last_sequence_ + 1, scan->records.front().header.sequence);
     ApplyRecords(number, segment, *scan);
   }
-  known.last_sequence = last_sequence_;
   known_.push_back(known);
   return OkStatus();
 }
 
 void Recoverer::ApplyRecords(uint32_t number, SegmentFile& segment, const SegmentScan& scan) {
   const std::vector<ScannedRecord>& records = scan.records;
+  std::string read;
   for (size_t i = 0; i < records.size(); ++i) {
     if (i + kFar < records.size()) replay_->Ahead(records[i + kFar].header, Table::Ahead::kFar);
     if (i + kNear < records.size()) replay_->Ahead(records[i + kNear].header, Table::Ahead::kNear);
     const ScannedRecord& record = records[i];
     ++records_;
     last_sequence_ = std::max(last_sequence_, record.header.sequence);
-    std::string payload(record.payload);
+    std::string_view payload = record.payload;
     if (scan.sealed && replay_->NeedsPayload(record.header)) {
-      payload.resize(record.header.payload_bytes);
-      const auto at = static_cast<int64_t>(record.offset + kRecordAlign);
-      const Status read = segment.file->ReadAt(at, payload.data(), payload.size());
-      if (!read.ok() || Crc32c(payload) != record.header.payload_crc) {
-        quarantine_.Put(number, {.offset = record.offset, .bytes = payload.size() + kRecordAlign},
-                        payload);
+      if (!ReadPayload(*segment.file, record.header, static_cast<int64_t>(record.offset), &read)
+               .ok()) {
+        quarantine_.Put(
+            number, {.offset = record.offset, .bytes = record.header.payload_bytes + kRecordAlign},
+            read);
         continue;
       }
+      payload = read;
     }
     replay_->Apply(record.header, static_cast<uint32_t>(record.offset / kRecordAlign), payload);
   }

@@ -25,9 +25,7 @@ void Replay::Note(std::string note) {
 }
 
 bool Replay::NeedsPayload(const RecordHeader& header) const {
-  return header.sequence > state_sequence_ &&
-         (header.type == RecordType::kLease || header.type == RecordType::kCommit ||
-          header.type == RecordType::kConsume);
+  return header.sequence > state_sequence_ && HoldsLease(header.type);
 }
 
 int64_t Replay::FinishState() {

@@ -122,6 +122,11 @@ Result<Fd> OpenDurable(const std::string& path) {
   return fd;
 }
 
+// A pipe would be waited on for ever.
+Status NoFile(const std::string& path) {
+  return FailedPrecondition("'" + path + "' is no regular file: remove it, or put the file back");
+}
+
 // Not durably, piece by piece: one sync follows.
 Status WriteZeros(const std::string& path, int64_t bytes) {
   Fd direct(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_DIRECT));
@@ -199,6 +204,7 @@ class RealFileSystem : public FileSystem {
     if (!fd.valid()) return ErrnoStatus("cannot open '" + path + "'", errno);
     struct stat info{};
     if (::fstat(fd.get(), &info) != 0) return ErrnoStatus("cannot stat '" + path + "'", errno);
+    if (!S_ISREG(info.st_mode)) return NoFile(path);
     // A record, or an index: what lies around them is not read.
     ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_RANDOM);
     // There may be thousands of them: one descriptor each.
@@ -207,6 +213,8 @@ class RealFileSystem : public FileSystem {
   }
 
   Result<std::string> Read(const std::string& path) override {
+    struct stat info{};
+    if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) return NoFile(path);
     return ReadFile(path, std::numeric_limits<size_t>::max() / 2);
   }
 

@@ -320,6 +320,8 @@ Status SimDisk::Remove(const std::string& path) {
 
 Status SimDisk::SyncFolder(const std::string&) {
   MutexLock lock(mutex_);
+  if (faults_.folder_error > 0 && Strikes(faults_.folder_error))
+    return ErrnoStatus("cannot sync the folder", EIO);
   return ChangeNames([&]() FB_REQUIRES(mutex_) { durable_names_ = files_; });
 }
 

@@ -27,6 +27,7 @@ struct DiskFaults {
   uint64_t create_full = 0;               // ENOSPC
   uint64_t open_full = 0;                 // EMFILE
   uint64_t read_error = 0;                // EIO
+  uint64_t folder_error = 0;              // EIO of SyncFolder
   int64_t disk_bytes = int64_t{1} << 40;  // all files together
 };
 

@@ -95,9 +95,7 @@ bool Log::Reserve(Kind kind, const RecordHeader& header, size_t payload_bytes,
   slot->offset_64 = static_cast<uint32_t>(segment.used / static_cast<int64_t>(kRecordAlign));
   if (sync()) slot->group = JoinGroup(bytes, slot->header.sequence);
   segment.used += bytes;
-  segment.last_sequence = slot->header.sequence;
   ++segment.records;
-  ++records_;
   reserved_bytes_ += bytes;
   if (kind != Kind::kNote && options_.durability == Durability::kOs) {
     // Should the process be killed in the copy, recovery knows what this was, and where it ends.
@@ -133,17 +131,20 @@ std::shared_ptr<FlushGroup> Log::JoinGroup(int64_t bytes, int64_t sequence) {
   return groups_.back();
 }
 
+uint32_t Log::CopyPayload(char* to, std::string_view payload) const {
+  if (durable()) return CopyAndSum(to, payload);
+  std::memcpy(to, payload.data(), payload.size());
+  return 0;
+}
+
 void Log::Fill(LogSlot& slot, std::string_view payload) {
-  char* const to = slot.at + kRecordAlign;
-  slot.header.payload_crc =
-      durable() ? CopyAndSum(to, payload) : (std::memcpy(to, payload.data(), payload.size()), 0U);
+  slot.header.payload_crc = CopyPayload(slot.at + kRecordAlign, payload);
   SealSlot(slot);
 }
 
 void Log::FillTrajectory(LogSlot& slot, std::string_view payload) {
   char* const to = slot.at + kRecordAlign;
-  slot.header.payload_crc =
-      durable() ? CopyAndSum(to, payload) : (std::memcpy(to, payload.data(), payload.size()), 0U);
+  slot.header.payload_crc = CopyPayload(to, payload);
   const std::string_view copy(to, payload.size());
   if (PeekId(copy) != slot.header.id()) {
     std::memset(to, 0, std::min(copy.size(), kRecordAlign));
@@ -240,8 +241,7 @@ int64_t Log::reserved_bytes() const {
 
 LogStats Log::stats() const {
   AdaptiveLock lock(mutex_);
-  LogStats stats{.records = records_,
-                 .flushes = flushes_,
+  LogStats stats{.flushes = flushes_,
                  .disk_bytes = disk_bytes_,
                  .segments = static_cast<int64_t>(segments_.size())};
   for (const auto& [number, segment] : segments_) {

@@ -43,7 +43,6 @@ struct Segment {
   std::shared_ptr<char> memory;   // its content; null: only on disk
   // While it is written:
   int64_t used = 0, records = 0;
-  int64_t last_sequence = 0;
   int64_t unacknowledged = 0;
   bool sealed = false;  // complete on disk, with its index
 };
@@ -79,7 +78,7 @@ struct LogSlot {
 // A segment that is there when the log is opened.
 struct KnownSegment {
   uint32_t number = 0, file_id = 0;
-  int64_t bytes = 0, last_sequence = 0;
+  int64_t bytes = 0;
 };
 
 struct LogOptions {
@@ -95,15 +94,16 @@ struct LogOptions {
   bool manual = false;  // no threads: Pump flushes (simulations)
 };
 
-// Called with no lock of the log held, on the thread that caused the event.
+// Called on the thread that caused the event. on_work may be called with the log's lock held, and
+// on_failure with the owner's (by Log::Note): they must only signal another thread.
 struct LogCallbacks {
-  std::function<void()> on_acknowledged;          // TakeAcknowledged has something
-  std::function<void(const Status&)> on_failure;  // once: nothing can be written any more
-  std::function<void()> on_work;                  // Maintain has something to do
+  std::function<void()> on_acknowledged;  // TakeAcknowledged has something
+  std::function<void()> on_failure;       // once: failed() says why nothing is written any more
+  std::function<void()> on_work;          // Maintain has something to do
 };
 
 struct LogStats {
-  int64_t records = 0, flushes = 0;
+  int64_t flushes = 0;
   int64_t disk_bytes = 0, segments = 0, memory_bytes = 0;
 };
 
@@ -171,7 +171,7 @@ class Log {
   int64_t oldest_unacknowledged() const;
   int64_t reserved_bytes() const;  // since it was opened
   bool HasRoom() const;            // for another segment of trajectories
-  bool OutOfSpares() const { return few_spares_.load(std::memory_order_relaxed); }
+  bool OutOfSpares() const { return out_of_spares_.load(std::memory_order_relaxed); }
   bool SparesAreFew() const;   // give back what is dead, before Maintain makes others
   int64_t disk_bytes() const;  // of all segments (kMemory: of memory)
   // The last spare is in use, and half of it: notes need another one soon.
@@ -182,7 +182,7 @@ class Log {
   // With its file open, if it is on disk and there; null: not there. Not OK: the file cannot be
   // opened now (too many are open), which says nothing about what is in it.
   Result<std::shared_ptr<Segment>> Pin(uint32_t number) const;
-  // Its memory now, or null: a copy holds it.
+  // Its memory, kept while the copy lives; null: only the disk has it.
   std::shared_ptr<char> MemoryOf(const Segment& segment) const;
   // The payload of a record of a pinned segment: a view into its memory if there is any, else into
   // `buffer`, read and verified. kDataLoss: damaged.
@@ -202,7 +202,6 @@ class Log {
   // Their content is not needed any more. Those that are pinned stay until another call.
   void Recycle(std::span<const uint32_t> numbers);
   LogStats stats() const;
-  int64_t segment_bytes() const { return options_.segment_bytes; }
   bool durable() const { return options_.durability != Durability::kMemory; }
   bool sync() const { return options_.durability == Durability::kSync; }
   int64_t payload_bytes_max() const;  // of one record
@@ -226,6 +225,7 @@ class Log {
   void Activate(std::shared_ptr<Segment> segment) FB_REQUIRES(mutex_);
   std::shared_ptr<FlushGroup> JoinGroup(int64_t bytes, int64_t sequence) FB_REQUIRES(mutex_);
   void CloseGroup(FlushGroup& group) FB_REQUIRES(mutex_);
+  uint32_t CopyPayload(char* to, std::string_view payload) const;  // its checksum
   static void SealSlot(LogSlot& slot);
   void FlushFront();
   void Seal(const std::shared_ptr<Segment>& segment);
@@ -245,7 +245,7 @@ class Log {
 
   Mutex maintain_mutex_;  // who prepares segments; held over writes to the disk
   mutable AdaptiveMutex mutex_;
-  std::atomic<bool> few_spares_{false};
+  std::atomic<bool> out_of_spares_{false};
   AdaptiveCondVar flusher_wake_;
   std::shared_ptr<Segment> active_ FB_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Segment>> spares_ FB_GUARDED_BY(mutex_);
@@ -263,7 +263,7 @@ class Log {
   uint32_t next_file_id_ FB_GUARDED_BY(mutex_) = 1;
   int64_t disk_bytes_ FB_GUARDED_BY(mutex_) = 0;
   int64_t reserved_bytes_ FB_GUARDED_BY(mutex_) = 0;
-  int64_t records_ FB_GUARDED_BY(mutex_) = 0, flushes_ FB_GUARDED_BY(mutex_) = 0;
+  int64_t flushes_ FB_GUARDED_BY(mutex_) = 0;
   Status failed_ FB_GUARDED_BY(mutex_);
   std::vector<std::thread> flushers_;
 };

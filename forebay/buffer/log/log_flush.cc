@@ -32,7 +32,6 @@ void Log::CloseGroup(FlushGroup& group) {
     std::memcpy(segment.memory.get() + group.end, &pad, sizeof(pad));
     segment.used = end;
     ++segment.records;
-    segment.last_sequence = pad.sequence;
     group.end = end;
     group.last_sequence = pad.sequence;
   }
@@ -84,17 +83,15 @@ void Log::FlushFront() {
 }
 
 void Log::Fail(const Status& why) {
-  Status failed;
   {
     AdaptiveLock lock(mutex_);
     if (!failed_.ok()) return;
     failed_ = Unavailable("the buffer's log takes no more records: " + why.message());
-    failed = failed_;
     for (auto& group : groups_) written_.push_back(std::move(group));
     groups_.clear();
     flusher_wake_.NotifyAll();
   }
-  callbacks_.on_failure(failed);
+  callbacks_.on_failure();
 }
 
 void Log::Kick() {

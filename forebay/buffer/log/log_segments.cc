@@ -30,7 +30,7 @@ namespace {
 
 constexpr int kFlushers = 2;
 
-// The bytes of a file or none, given back when the last view of them goes.
+// Zeroed pages, unmapped with their last owner.
 std::shared_ptr<char> AnonymousMemory(size_t bytes) {
   void* map = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (map == MAP_FAILED) return nullptr;
@@ -59,7 +59,6 @@ Result<std::unique_ptr<Log>> Log::Open(FileSystem* files, const LogOptions& opti
       segment->number = known.number;
       segment->file_id = known.file_id;
       segment->capacity = known.bytes;
-      segment->last_sequence = known.last_sequence;
       segment->sealed = true;
       log->disk_bytes_ += known.bytes;
       log->segments_[known.number] = std::move(segment);
@@ -133,11 +132,13 @@ Result<std::shared_ptr<Segment>> Log::NewSegment(uint32_t file_id) {
     FB_ASSIGN_OR_RETURN(segment->file,
                         files_->Create(Path(file_id), options_.segment_bytes, sync()));
   }
-  const Status attached = AttachMemory(*segment);
-  if (!attached.ok()) {
+  Status made = AttachMemory(*segment);
+  if (made.ok() && sync()) made = files_->SyncFolder(options_.folder);
+  if (!made.ok()) {
+    segment->memory.reset();
     segment->file.reset();
     if (durable()) files_->Remove(Path(file_id)).ok();
-    return attached;
+    return made;
   }
   AdaptiveLock lock(mutex_);
   disk_bytes_ += segment->capacity;
@@ -148,7 +149,6 @@ void Log::Activate(std::shared_ptr<Segment> segment) {
   segment->number = next_number_++;
   segment->used = static_cast<int64_t>(kDataBegin);
   segment->records = 0;
-  segment->last_sequence = next_sequence_ - 1;
   segment->unacknowledged = 0;
   segment->sealed = false;
   if (durable()) {
@@ -187,7 +187,7 @@ bool Log::Roll(Kind kind, int64_t record_bytes) {
   }
   std::shared_ptr<Segment> next = std::move(spares_.front());
   spares_.pop_front();
-  few_spares_ = spares_.empty();
+  out_of_spares_ = spares_.empty();
   Activate(std::move(next));
   callbacks_.on_work();
   return true;

@@ -40,8 +40,9 @@ constexpr int64_t kSpareBytesMax = int64_t{512} << 20;
 constexpr size_t kMemorySparesWanted = 64;
 constexpr size_t kMemorySparesMax = 512;
 
-// Whether nobody else has it, nor can get it. What others did with it happened before: the count
-// alone would not say so, giving a copy back does. None: true.
+// Whether this is its only owner (none: true). use_count() is a relaxed load; the copy that is
+// given back is an acquire-release of the count, so what other owners did happened before. (A fence
+// would do, but the thread sanitizer does not see fences.)
 template <typename T>
 bool IsOnlyOwner(const std::shared_ptr<T>& owned) {
   if (owned.use_count() > 1) return false;
@@ -88,7 +89,7 @@ bool Log::SpareWanted() const {
 }
 
 bool Log::NotesAreTight() const {
-  if (!few_spares_.load(std::memory_order_relaxed) || !durable()) return false;
+  if (!out_of_spares_.load(std::memory_order_relaxed) || !durable()) return false;
   AdaptiveLock lock(mutex_);
   return spares_.empty() && active_->used > active_->capacity / 2 && failed_.ok();
 }
@@ -112,10 +113,9 @@ Status Log::AddSpare() {
     file_id = next_file_id_++;
   }
   FB_ASSIGN_OR_RETURN(std::shared_ptr<Segment> segment, NewSegment(file_id));
-  if (sync()) FB_RETURN_IF_ERROR(files_->SyncFolder(options_.folder));
   AdaptiveLock lock(mutex_);
   spares_.push_back(std::move(segment));
-  few_spares_ = false;
+  out_of_spares_ = false;
   return OkStatus();
 }
 
@@ -189,7 +189,7 @@ void Log::Recycle(std::span<const uint32_t> numbers) {
       if (whole && !above && spares_.size() < spares_max && !stopping_) {
         // The last one to go is the first to come back: its memory is the warmest.
         spares_.push_front(std::move(segment));
-        few_spares_ = false;
+        out_of_spares_ = false;
       } else {
         disk_bytes_ -= segment->capacity;
         remove.push_back(std::move(segment));

@@ -2,6 +2,7 @@
 // what a scan finds in any bytes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +15,7 @@
 
 #include "forebay/base/rng.h"
 #include "forebay/base/status.h"
+#include "forebay/buffer/buffer_testing.h"
 #include "forebay/buffer/log/crc32c.h"
 #include "forebay/buffer/log/file.h"
 #include "forebay/buffer/log/file_testing.h"
@@ -43,6 +45,18 @@ TEST(Crc32c, KnownValuesAndBothWays) {
     for (uint64_t n = rng.Below(120); n > 0; --n) bytes += static_cast<char>(rng.Below(256));
   }
   EXPECT_GT(bytes.size(), 6 * 1024U);
+}
+
+TEST(FileSystem, WhatIsNoFileIsNotWaitedFor) {
+  const TestFolder folder;
+  const auto files = MakeFileSystem();
+  const std::string pipe = folder.path() + "/state-a";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {pipe, folder.path()}) {
+    EXPECT_EQ(files->Read(path).status().code(), StatusCode::kFailedPrecondition);
+    EXPECT_EQ(files->Open(path).status().code(), StatusCode::kFailedPrecondition);
+  }
+  EXPECT_EQ(files->Read(pipe + "x").status().code(), StatusCode::kNotFound);
 }
 
 TEST(Record, HeadersAreKnownByTheirSegmentAndEveryBit) {

@@ -32,6 +32,10 @@ enum class RecordType : uint8_t {
   kUnfinished = 10,  // kOs: a trajectory that is being copied; its real header comes last
 };
 inline constexpr uint8_t kRecordTypeMax = 10;
+// Whether the payload is a LeaseRecord.
+constexpr bool HoldsLease(RecordType type) {
+  return type == RecordType::kLease || type == RecordType::kCommit || type == RecordType::kConsume;
+}
 // The code of a kTrajectory record that is a copy of an earlier one, whose segment is to be freed.
 inline constexpr uint8_t kMovedRecord = 1;
 

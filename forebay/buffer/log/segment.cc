@@ -259,6 +259,19 @@ std::optional<SegmentScan> ReadIndex(LogFile& file, uint32_t number) {
   return scan;
 }
 
+Status ReadPayload(LogFile& file, const RecordHeader& header, int64_t offset,
+                   std::string* payload) {
+  payload->clear();
+  if (RecordBytes(header.payload_bytes) > file.bytes() - offset) {
+    return DataLoss("its record is cut short");
+  }
+  payload->resize(header.payload_bytes);
+  FB_RETURN_IF_ERROR(
+      file.ReadAt(offset + static_cast<int64_t>(kRecordAlign), payload->data(), payload->size()));
+  if (Crc32c(*payload) != header.payload_crc) return DataLoss("its record is damaged");
+  return OkStatus();
+}
+
 Result<std::string_view> ReadTrajectory(LogFile& file, uint32_t number, uint32_t offset_64,
                                         uint32_t payload_bytes, int64_t trajectory_id,
                                         std::unique_ptr<char[]>* buffer) {

@@ -103,6 +103,10 @@ std::optional<SegmentScan> ReadIndex(LogFile& file, uint32_t number);
 void WillReadTrailer(LogFile& file);
 void WillReadIndex(LogFile& file, uint32_t number);
 
+// The payload of the record whose header lies at `offset` of the file. kDataLoss: it is cut short
+// or its checksum is wrong; `payload` has what was read, and keeps its capacity.
+Status ReadPayload(LogFile& file, const RecordHeader& header, int64_t offset, std::string* payload);
+
 // The payload of a trajectory's record in a file, verified; `buffer` gets the record. kDataLoss: it
 // is not there, or damaged.
 Result<std::string_view> ReadTrajectory(LogFile& file, uint32_t number, uint32_t offset_64,

@@ -102,6 +102,8 @@ Status StateFiles::Write(State state) {
     file = NotFound("too small");
   }
   if (!file.ok()) {
+    // To create what cannot be opened would only say that it is there.
+    if (file.status().code() != StatusCode::kNotFound) return file.status();
     // A larger one, so that it does not have to grow each time.
     const int64_t size = std::max(kSlotBytes, WholeBlocks(2 * static_cast<int64_t>(bytes.size())));
     file = files_->Create(path, size, false);

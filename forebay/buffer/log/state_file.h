@@ -35,8 +35,8 @@ class StateFiles {
  public:
   StateFiles(FileSystem* files, std::string folder, bool sync)
       : files_(files), folder_(std::move(folder)), sync_(sync) {}
-  // The newest; this is a start more than it says. kNotFound: none was written. kDataLoss: there
-  // was one, none can be read.
+  // The newest whole state. Counts this start: starts() is one more than it has. kNotFound: none
+  // was written. kDataLoss: there was one, none can be read.
   Result<State> Read();
   int64_t starts() const { return starts_; }  // this one included
   // Overwrites the oldest one, with starts(); makes it larger when needed.

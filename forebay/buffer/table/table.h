@@ -86,8 +86,8 @@ class Table {
   // members are there.
   Status Dispatch(const TrajectoryId& id);
   bool InFlight(const TrajectoryId& id) const;
-  // Of an attempt in flight: whether its append has begun, which ends with the flight. The first
-  // call says no. nullopt: not in flight.
+  // Marks the append of an attempt in flight as under way, until EndAppend or the end of the
+  // flight. False: this call marked it; true: it was under way before; nullopt: not in flight.
   std::optional<bool> BeginAppend(const TrajectoryId& id);
   void EndAppend(const TrajectoryId& id);      // without success: it is in flight as before
   bool Pending(const TrajectoryId& id) const;  // leased and taken ones too
@@ -108,7 +108,7 @@ class Table {
   std::vector<TrajectoryId> RejectStale(int64_t learner_version, int64_t max_staleness);
   void CountLate() { ++ledger_.late; }
 
-  // The attempt in flight never was: its id can be dispatched again. kNotFound.
+  // Undoes Dispatch: the id can be dispatched again. kNotFound.
   Status Undispatch(const TrajectoryId& id);
 
   // ---- where the records are
