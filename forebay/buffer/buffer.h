@@ -93,8 +93,10 @@ struct Batch {
 };
 
 struct AppendOptions {
-  TimePoint deadline{};  // for room, and for the acknowledgement when blocking
-  float priority = 1;    // for Selector::kPriority; finite, not negative
+  // For room, and for the acknowledgement when blocking. The default has passed: a Buffer then does
+  // what needs no waiting (a RemoteTable takes its own deadline instead).
+  TimePoint deadline{};
+  float priority = 1;  // for Selector::kPriority; finite, not negative
   // The bytes must be those of this trajectory (else kInvalidArgument): for bytes that somebody may
   // change since they were looked at.
   std::optional<int64_t> trajectory_id = std::nullopt;
@@ -160,8 +162,7 @@ struct Recovery {
   std::vector<std::string> notes;  // one sentence for each thing found wrong
 };
 
-// Called on the thread that caused the event, with no lock held; must not block or call back into
-// the Buffer.
+// Called on the thread that caused the event; must not block or call back into the Buffer.
 struct BufferListener {
   // The member needs another attempt (not called for kClosed).
   std::function<void(const TrajectoryId&, RejectReason)> on_rejected;
@@ -176,8 +177,9 @@ class Buffer {
  public:
   // Opens or creates the log in options.folder. `committed_batch` is the last batch whose effect is
   // in the weights that the caller restored (0: none): later leases become replays, everything else
-  // unconsumed is pending again. Errors: kFailedPrecondition (another process holds the folder;
-  // written with another group_size), kDataLoss only if nothing can be read at all.
+  // unconsumed is pending again. `recovery` may be null. Errors: kInvalidArgument (an option);
+  // kFailedPrecondition (another process holds the folder; written with another group_size),
+  // kDataLoss only if nothing can be read at all; those of the disk.
   static Result<std::unique_ptr<Buffer>> Open(const BufferOptions& options, int64_t committed_batch,
                                               BufferListener listener, Recovery* recovery);
   virtual ~Buffer() = default;
@@ -188,10 +190,12 @@ class Buffer {
   virtual Status Dispatch(const TrajectoryId& id) = 0;
   // Ends an attempt. `done` gets OK once the trajectory is as durable as configured (on any thread
   // that writes or makes room, or on this one); infrastructure outcomes are logged and counted as
-  // rejected (on_rejected). Never blocks: it waits for room without a thread, until `deadline`
-  // (then kDeadlineExceeded, and the attempt stays in flight). kNotFound: no such attempt in flight
-  // (late; counted and dropped). kInvalidArgument: not valid, or larger than record_bytes_max.
-  // kUnavailable: failed log.
+  // rejected (on_rejected). `done` may be null, and must not block or call the Buffer. Append waits
+  // for room without a thread, until `deadline` (then kDeadlineExceeded, and the attempt stays in
+  // flight); the caller waits neither for room nor for the device, but when segments are short it
+  // may help to recycle some first (milliseconds, of the disk too). kNotFound: no such attempt in
+  // flight (late; counted and dropped). kInvalidArgument: not valid, or larger than
+  // record_bytes_max. kUnavailable: failed log, Close, or Unblock.
   virtual void Append(Trajectory trajectory, TimePoint deadline,
                       std::function<void(Status)> done) = 0;
   // As Append, for bytes that Encode made; they are copied before the return. kDataLoss: their
@@ -216,25 +220,29 @@ class Buffer {
   // logged durably before it is returned. Replays come first, whatever their size. A group whose
   // members went stale again and again (overdue) is waited for: slow tasks are trained on as often
   // as fast ones.
-  // kDeadlineExceeded, kUnavailable after Close.
+  // kDeadlineExceeded; kUnavailable after Close, Unblock or a failed log; kDataLoss: a replay
+  // cannot be read; kResourceExhausted: too many open files, try again.
   virtual Result<Batch> Lease(int64_t groups, int64_t learner_version, TimePoint deadline) = 0;
-  // The optimizer step of this batch is done (in memory).
+  // The optimizer step of this batch is done (in memory). With kMemory there are no checkpoints: it
+  // is consumed for good, and ReadBatch does not find it any more.
   virtual Status MarkTrained(int64_t batch_sequence) = 0;
   // A checkpoint whose manifest says "batches up to and including batch_sequence" is durable: their
-  // trajectories are consumed for good and their segments may be recycled. Idempotent.
+  // trajectories are consumed for good and their segments may be recycled. Logged, not waited for:
+  // after a crash Open's committed_batch decides. Idempotent.
   virtual Status Commit(int64_t batch_sequence) = 0;
   // No checkpoint before this batch is kept: the content of batches up to it may go. Idempotent.
   virtual Status Release(int64_t batch_sequence) = 0;
   // The content of a batch that was leased and not released; of its groups only those whose index i
   // in the batch has i % shards == shard (data-parallel learners: one leases, all read their part).
-  // kNotFound: not leased yet, or released.
+  // kNotFound: not leased yet, or released. kDataLoss, kResourceExhausted as for Lease.
   virtual Result<Batch> ReadBatch(int64_t batch_sequence, int32_t shard, int32_t shards) = 0;
 
   // ---- readers without checkpoints: at least once, until acknowledged
   // Blocks for `groups` whole groups that nobody holds. kDeadlineExceeded, kUnavailable after
   // Close.
   virtual Result<Taken> Take(const TakeOptions& options, TimePoint deadline) = 0;
-  // The groups are consumed for good (counted as trained). kNotFound: expired, or unknown.
+  // The groups are consumed for good (counted as trained). Logged, not waited for: after a crash
+  // just then they are given out again. kNotFound: expired, or unknown.
   virtual Status Acknowledge(int64_t take_id) = 0;
   virtual Status GiveBack(int64_t take_id) = 0;  // ready again, at once
 

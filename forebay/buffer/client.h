@@ -75,8 +75,9 @@ class RemoteTable {
   virtual Status Acknowledge(int64_t take_id) = 0;
   virtual Status GiveBack(int64_t take_id) = 0;
 
-  // ---- the learner. After kUnavailable from Lease the batch may be leased: ReadBatch of the next
-  // sequence tells.
+  // ---- the learner. After an error of Lease other than kInvalidArgument the batch may be leased
+  // all the same: ReadBatch of the next sequence tells. A batch above 1 GiB does not fit one reply
+  // (kResourceExhausted): read it in shards.
   virtual Result<Batch> Lease(int64_t groups, int64_t learner_version, TimePoint deadline) = 0;
   virtual Result<Batch> ReadBatch(int64_t batch_sequence, int32_t shard, int32_t shards) = 0;
   virtual Status MarkTrained(int64_t batch_sequence) = 0;
@@ -88,7 +89,7 @@ class RemoteTable {
   virtual Status Unblock(const std::string& reason) = 0;
   virtual Result<std::vector<GroupInfo>> Inspect(int64_t from_group_id, int64_t limit) = 0;
   virtual Result<Ledger> ledger() = 0;
-  virtual Result<BufferStats> stats() = 0;
+  virtual Result<BufferStats> stats() = 0;  // kept_bytes is not sent: 0
 };
 
 // Thread-safe.

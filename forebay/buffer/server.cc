@@ -128,7 +128,8 @@ ServerImpl::ServerImpl(const std::map<std::string, ServedTable>& tables,
 
 ServerImpl::~ServerImpl() {
   Stop(Now());
-  RemoveSockets();  // of one that never ran
+  completions_.reset();  // callbacks that are still to come touch nothing of this
+  RemoveSockets();       // of one that never ran
 }
 
 void ServerImpl::RemoveSockets() {

@@ -1,10 +1,11 @@
 // Server: named buffers for other processes, over a Unix socket and over TCP with TLS and a token.
 //
-// docs/buffer_protocol.md is the wire format. One I/O thread serves every connection; two more run
-// the calls that may block (leases, commits, registrations). No connection has a thread of its own,
-// and none can make the server hold more than its share: append bytes are bounded by credits,
-// output by a limit, every wait by a deadline. A client that breaks a rule is told why and
-// disconnected; the others do not notice.
+// docs/buffer_protocol.md is the wire format. One I/O thread serves every connection, takes
+// included (it reads those of their groups that only the disk has); two more run the calls that may
+// block for long (leases, commits, registrations). No connection has a thread of its own, and none
+// can make the server hold more than its share: append bytes are bounded by credits, output by a
+// limit, every wait by a deadline. A client that breaks a rule is told why and disconnected; the
+// others do not notice.
 #pragma once
 
 #include <array>
@@ -108,7 +109,7 @@ class Server {
   // What to give to clients, in the order of `listen`; ports are the real ones.
   virtual std::vector<std::string> addresses() const = 0;
   virtual ServerStats stats() const = 0;
-  // One sentence for each of the last 64 refusals, oldest first: when it came from whom, and why.
+  // One sentence for each of the last 64 refusals, oldest first: from whom it came, and why.
   virtual std::vector<std::string> refusals() const = 0;
 
   // Takes that wait look again now: call it where the buffer's owner learns of an append that did

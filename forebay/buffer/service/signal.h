@@ -19,7 +19,7 @@ class Signal {
     kDone = 2,  // the answer is there; whoever said so does not touch the waiter any more
   };
 
-  // Each is followed by Bells::Ring, where the lock that the storing was done under is free again.
+  // Call Bells::Ring after each, once the lock that was held for it is released.
   void Set(Value value) { value_.store(value, std::memory_order_release); }
   // Never says less than was said.
   void Look() {
