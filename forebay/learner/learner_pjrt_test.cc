@@ -21,13 +21,10 @@
 #include "forebay/buffer/buffer.h"
 #include "forebay/learner/checkpoint.h"
 #include "forebay/learner/checkpoint_writer.h"
-#include "forebay/learner/cost_model.h"
 #include "forebay/learner/fingerprint.h"
 #include "forebay/learner/learner_testing.h"
-#include "forebay/learner/micro_batch.h"
 #include "forebay/learner/optimizer.h"
 #include "forebay/learner/schedule.h"
-#include "forebay/learner/shape_log.h"
 #include "forebay/learner/step_metrics.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/client.h"
@@ -167,43 +164,6 @@ TEST_F(LearnerTest, LearnsAndPublishesEachVersionOnce) {
   const auto ledger = buffer->ledger();
   EXPECT_EQ(ledger.trained, 64);
   EXPECT_TRUE(ledger.balanced());
-}
-
-TEST_F(LearnerTest, ShapesFollowTheBatchesAndNoStepWaitsForACompilation) {
-  LearnerOptions options = Options(1000);
-  options.row_lengths = {};
-  options.cost.attention = AttentionCost::kSegments;
-  options.tokens_per_program = 1024;
-  options.shapes_max = 3;
-  options.replan_every_steps = 4;
-  options.shape_log = folder_ + "/shapes.json";
-  const auto learner = MakeLearner(options, StartState());
-  const auto first = learner->buckets();
-  EXPECT_EQ(first, (std::vector<BucketShape>{{1, 384}, {1, 704}, {1, 1024}}));
-  // 4 sequences of 22 tokens: 88 of 384 columns, until there is a better shape.
-  int64_t switched_at = -1;
-  for (int64_t step = 0; step < 5000 && switched_at < 0; ++step) {
-    buffer::Batch batch{.sequence = step + 1, .learner_version = step};
-    for (int32_t member = 0; member < kGroupSize; ++member) {
-      auto t = RandomTrajectory(
-          {.group = 1, .member = member, .prompt = 2, .action = 20, .version = step});
-      t.rewards["r"] = member;
-      batch.trajectories.push_back(std::make_shared<const Trajectory>(std::move(t)));
-    }
-    const auto m = learner->Step(batch);
-    ASSERT_TRUE(m.ok()) << m.status().ToString();
-    EXPECT_EQ(m->compile_ahead_error, "");
-    if (learner->buckets() == first) continue;
-    switched_at = step;
-    EXPECT_EQ(m->padded_tokens, 128);
-    EXPECT_EQ(m->programs_ahead, 1);  // the longest shape was there
-    EXPECT_EQ(m->programs, 5 + 1);    // nothing else was compiled after the start
-  }
-  ASSERT_GT(switched_at, 0);
-  EXPECT_EQ(learner->buckets(), (std::vector<BucketShape>{{1, 128}, {1, 1024}}));
-  const auto history = ReadShapeLog(options.shape_log);
-  ASSERT_TRUE(history.ok());
-  EXPECT_EQ(*history, (ShapeHistory{{0, first}, {switched_at, learner->buckets()}}));
 }
 
 TEST_F(LearnerTest, T4_ZeroLearningRateSoakKeepsTheWeightsBitForBit) {
