@@ -110,6 +110,7 @@ buffer::Batch DrawBatch(int64_t sequence, int64_t version, Rng& rng, double medi
 
 std::vector<int64_t> Lengths(const buffer::Batch& batch) {
   std::vector<int64_t> lengths;
+  lengths.reserve(batch.trajectories.size());
   for (const auto& t : batch.trajectories) {
     lengths.push_back(static_cast<int64_t>(t->tokens.size()));
   }
@@ -118,6 +119,7 @@ std::vector<int64_t> Lengths(const buffer::Batch& batch) {
 
 std::vector<learner::TrainSequence> Sequences(const buffer::Batch& batch) {
   std::vector<learner::TrainSequence> sequences;
+  sequences.reserve(batch.trajectories.size());
   for (const auto& t : batch.trajectories) {
     sequences.push_back({.tokens = t->tokens,
                          .loss_mask = t->loss_mask,
@@ -173,6 +175,7 @@ Result<std::vector<BucketShape>> PaddedShapes(Rng& rng) {
                       learner::PlanRowLengths(longest_of, candidates, learner::kShapesMax,
                                               {.attention = learner::AttentionCost::kSegments}));
   std::vector<BucketShape> shapes;
+  shapes.reserve(lengths.size());
   for (const int64_t length : lengths) shapes.push_back({kRowsPadded, length});
   return shapes;
 }

@@ -27,8 +27,8 @@ struct ModelSection {
 };
 
 struct DeviceSection {
-  std::string plugin;     // a PJRT plugin file; "" is the one that set-up installed
-  std::string cache_dir;  // compiled programs on disk; "" keeps them in memory
+  std::string plugin;           // a PJRT plugin file; "" is the one that set-up installed
+  std::string cache_dir;        // compiled programs on disk; "" keeps them in memory
   int64_t virtual_devices = 0;  // of the CPU plugin, for the learner's mesh; 0: one
 };
 

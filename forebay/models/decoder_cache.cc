@@ -38,6 +38,7 @@ Value Decoder::RunCachedLayers(const ParamValues& params, const Step& step, Valu
                                KvCache* cache) const {
   xla::Graph& graph = *x.graph();
   std::vector<RopeTables> ropes;
+  ropes.reserve(spec_.frequencies.size());
   for (const std::vector<float>& frequencies : spec_.frequencies) {
     ropes.push_back(MakeRopeTables(step.positions_N, frequencies));
   }
