@@ -3,9 +3,9 @@
 // Lengths as agents make them: log-normal, median 300, p99 6,000, none above 8,192 tokens, 64
 // sequences a step. First the learner itself runs on a stream of such batches, from its default
 // shapes; the steps after the first 8 give padding_waste. Then sequences become fifteen times as
-// short, so that other shapes are worth having, and the learner goes on until it has planned them,
-// compiled them in the background and switched (after_change). recompiles_after_warmup counts, over
-// all of that, compilations that a step waited for.
+// short, and the learner goes on until it has compiled other shapes in the background and switched,
+// or for 60 steps where they would gain too little (after_change). recompiles_after_warmup counts,
+// over all of that, compilations that a step waited for.
 //
 // Then the same batches run packed and padded, interleaved, through the same step and model:
 // - padded: what trainers do that pad to the longest of a micro-batch: one sequence a row, 8 rows
