@@ -65,7 +65,8 @@ void AddExport(CLI::App& parent, BufferApp& buffer) {
 BufferApp AddBuffer(CLI::App& root) {
   BufferApp buffer;
   buffer.app = root.add_subcommand(
-      "buffer", "look into the buffer of a run, live or after the fact; export it; repair it");
+      "buffer",
+      "look into the buffer of a run, live or after the fact; export it; repair it; serve one");
   buffer.app->require_subcommand(1);
   buffer.app->footer(
       "All but repair and serve only read: they take no lock and may be used on a live run.\n"

@@ -207,6 +207,7 @@ std::string FormatPlan(const Plan& plan) {
 Status PlanStep(const PlanCommand& command) {
   FB_ASSIGN_OR_RETURN(const control::Config config,
                       control::LoadConfig(command.config, command.sets));
+  std::fprintf(stderr, "compiling for %s, about half a minute\n", command.topology.c_str());
   FB_ASSIGN_OR_RETURN(const Plan plan, MakePlan(config, command.topology, command.compiler));
   std::fputs(command.json ? (PlanJson(plan) + "\n").c_str() : FormatPlan(plan).c_str(), stdout);
   if (plan.chip && plan.peak_bytes > plan.chip->memory_bytes) {
