@@ -28,7 +28,7 @@ constexpr size_t kMemorySparesForMoves = 1;
 constexpr size_t kSparesWanted = kSparesForNotes + 1;
 // What a log turns over while its readers keep up. Mapped segments are filled at the speed of
 // memory.
-constexpr size_t kSegmentsAtStart = 4;
+constexpr size_t kSegmentsAtStart = 6;
 constexpr size_t kMappedSegmentsAtStart = 12;
 // With fewer spares, dead segments are given back at once: that costs less than making others.
 constexpr size_t kSparesFew = kSparesWanted;
