@@ -104,7 +104,9 @@ TEST_F(FaultTest, AfterAFailedWriteWhatIsThereCanStillBeRead) {
   // The checkpoint is the truth about the batch, not the log that could not be told.
   Open(1);
   EXPECT_EQ(core_->ledger().trained, 2);
-  EXPECT_EQ(core_->ledger().pending, 6);
+  // The write that failed may have reached the disk: what nobody was told of may be there.
+  EXPECT_GE(core_->ledger().pending, 6);
+  EXPECT_LE(core_->ledger().pending, 7);
   EXPECT_TRUE(core_->ledger().balanced());
 }
 
