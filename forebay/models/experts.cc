@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "forebay/models/count_loop.h"
 #include "forebay/models/layers.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
@@ -189,20 +190,9 @@ class Experts {
   // Runs `body(block, state) -> state` for the blocks that there are.
   template <typename Body>
   static Values ForBlocks(const Plan& plan, const Values& state, const Body& body) {
-    Values all = {xla::Constant(*plan.blocks.graph(), 0, DType::kS32)};
-    all.insert(all.end(), state.begin(), state.end());
-    Values result = xla::While(
-        [&](std::span<const Value> in) -> Values {
-          return {xla::Compare(in[0], plan.blocks, Comparison::kLt)};
-        },
-        [&](std::span<const Value> in) {
-          Values next = body(in[0], in.subspan(1));
-          next.insert(next.begin(), in[0] + 1);
-          return next;
-        },
-        all);
-    result.erase(result.begin());
-    return result;
+    return CountLoop(
+        xla::Constant(*plan.blocks.graph(), 0, DType::kS32), state,
+        [&](Value block) { return xla::Compare(block, plan.blocks, Comparison::kLt); }, body);
   }
 
   // x[at] = part and x[at] += part, in place.

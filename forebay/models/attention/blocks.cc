@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "forebay/models/attention/form.h"
+#include "forebay/models/count_loop.h"
 #include "forebay/models/layers.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
@@ -191,20 +192,9 @@ class Blocks {
   // Runs `body(j, state) -> state` for the blocks of keys that `block` needs.
   template <typename Body>
   static Values ForKeys(const Block& block, const Values& state, const Body& body) {
-    Values all = {block.first};
-    all.insert(all.end(), state.begin(), state.end());
-    Values result = xla::While(
-        [&](std::span<const Value> in) -> Values {
-          return {xla::Compare(in[0], block.last, Comparison::kLe)};
-        },
-        [&](std::span<const Value> in) {
-          Values next = body(in[0], in.subspan(1));
-          next.insert(next.begin(), in[0] + 1);
-          return next;
-        },
-        all);
-    result.erase(result.begin());
-    return result;
+    return CountLoop(
+        block.first, state, [&](Value j) { return xla::Compare(j, block.last, Comparison::kLe); },
+        body);
   }
 
   Values ForwardBlock(const Block& block, Value query, const Split& s,

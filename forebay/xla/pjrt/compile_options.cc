@@ -81,4 +81,15 @@ std::string SerializeCompileOptions(const std::map<std::string, std::string>& xl
   return out;
 }
 
+PJRT_Program MlirProgram(std::string& code) {
+  static constexpr std::string_view kFormat = "mlir";
+  PJRT_Program program = {};
+  program.struct_size = PJRT_Program_STRUCT_SIZE;
+  program.code = code.data();
+  program.code_size = code.size();
+  program.format = kFormat.data();
+  program.format_size = kFormat.size();
+  return program;
+}
+
 }  // namespace forebay::xla::pjrt

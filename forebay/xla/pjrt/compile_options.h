@@ -1,11 +1,13 @@
-// The serialized CompileOptionsProto that PJRT_Client_Compile takes, written by hand: a few fields
-// do not justify protobuf as a dependency.
+// What the C API's compilers take: the program, and the serialized CompileOptionsProto, written by
+// hand: a few fields do not justify protobuf as a dependency.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <span>
 #include <string>
+
+#include "forebay/xla/pjrt/api.h"
 
 namespace forebay::xla::pjrt {
 
@@ -14,5 +16,9 @@ namespace forebay::xla::pjrt {
 // "true").
 std::string SerializeCompileOptions(const std::map<std::string, std::string>& xla_flags,
                                     std::span<const int64_t> devices = {});
+
+// A program as MLIR text. `code` is that text: the C API takes it as mutable, and keeps pointing to
+// it.
+PJRT_Program MlirProgram(std::string& code);
 
 }  // namespace forebay::xla::pjrt

@@ -304,14 +304,8 @@ PjrtClient::Compiled PjrtClient::Load(const Program& program, const std::string&
 
 PjrtClient::Compiled PjrtClient::CompileNow(const Program& program,
                                             const std::map<std::string, std::string>& xla_flags) {
-  PJRT_Program module = {};
-  module.struct_size = PJRT_Program_STRUCT_SIZE;
-  std::string code = program.stablehlo;  // the C API takes it as mutable
-  module.code = code.data();
-  module.code_size = code.size();
-  constexpr std::string_view kFormat = "mlir";
-  module.format = kFormat.data();
-  module.format_size = kFormat.size();
+  std::string code = program.stablehlo;
+  PJRT_Program module = MlirProgram(code);
   const std::string options = CompileOptions(program, xla_flags);
   PJRT_Client_Compile_Args args = {};
   args.client = state_->client;

@@ -12,7 +12,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -114,14 +113,8 @@ Result<CompiledStats> PjrtTopology::Compile(const Program& program,
   }
   std::vector<int64_t> ids;
   for (size_t i = 0; count > 1 && i < count; ++i) ids.push_back(devices_[i].id);
-  PJRT_Program module = {};
-  module.struct_size = PJRT_Program_STRUCT_SIZE;
-  std::string code = program.stablehlo;  // the C API takes it as mutable
-  module.code = code.data();
-  module.code_size = code.size();
-  constexpr std::string_view kFormat = "mlir";
-  module.format = kFormat.data();
-  module.format_size = kFormat.size();
+  std::string code = program.stablehlo;
+  PJRT_Program module = MlirProgram(code);
   const std::string options = SerializeCompileOptions(xla_flags, ids);
   PJRT_Compile_Args args = {};
   args.topology = topology_;
