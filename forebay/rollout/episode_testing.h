@@ -29,12 +29,14 @@ class ScriptedEngine final : public Engine {
   ScriptedEngine(Loop& loop, Duration takes, Answer answer)
       : loop_(loop), takes_(takes), answer_(std::move(answer)) {}
 
-  void Generate(GenerateRequest request,
-                std::function<void(Result<GenerateResult>)> done) override {
+  uint64_t Generate(GenerateRequest request,
+                    std::function<void(Result<GenerateResult>)> done) override {
     requests.push_back(request);
     loop_.RunAt(loop_.Now() + takes_,
                 [this, request, done = std::move(done)] { done(answer_(request)); });
+    return requests.size();
   }
+  void Cancel(uint64_t) override {}
   void Publish(std::shared_ptr<const weights::Snapshot>,
                std::function<void(Status)> taken) override {
     taken(OkStatus());

@@ -39,6 +39,7 @@ int64_t Micros(Duration duration) {
 }
 
 struct Pending {
+  uint64_t id = 0;
   GenerateRequest request;
   std::function<void(Result<GenerateResult>)> done;
   Status refusal;  // why it is not run at all
@@ -79,9 +80,11 @@ class XlaEngine final : public Engine {
 
   ~XlaEngine() override { Shutdown(); }
 
-  void Generate(GenerateRequest request,
-                std::function<void(Result<GenerateResult>)> done) override {
-    Pending pending{.request = std::move(request), .done = std::move(done), .arrived = Now()};
+  uint64_t Generate(GenerateRequest request,
+                    std::function<void(Result<GenerateResult>)> done) override {
+    const uint64_t id = next_id_.fetch_add(1, std::memory_order_relaxed);
+    Pending pending{
+        .id = id, .request = std::move(request), .done = std::move(done), .arrived = Now()};
     pending.refusal = CheckRequest(pending.request, vocab_size_, context_);
     Status ended;
     {
@@ -96,10 +99,17 @@ class XlaEngine final : public Engine {
         ++stats_.requests;
         inbox_.push_back(std::move(pending));
         changed_.NotifyOne();
-        return;
+        return id;
       }
     }
     pending.done(std::move(ended));
+    return id;
+  }
+
+  void Cancel(uint64_t id) override {
+    MutexLock lock(mutex_);
+    cancels_.push_back(id);
+    changed_.NotifyOne();
   }
 
   void Publish(std::shared_ptr<const weights::Snapshot> snapshot,
@@ -154,6 +164,7 @@ class XlaEngine final : public Engine {
   void Run() {
     thread_id_.store(std::this_thread::get_id());
     while (Collect()) {
+      CancelRequests();
       TakeWeights();
       ExpireRequests(Now());
       AdmitWaiting();
@@ -170,12 +181,13 @@ class XlaEngine final : public Engine {
     std::vector<Pending> arrived;
     {
       MutexLock lock(mutex_);
-      while (ended_.ok() && inbox_.empty() && deliveries_.empty() && Idle()) {
+      while (ended_.ok() && inbox_.empty() && deliveries_.empty() && cancels_.empty() && Idle()) {
         changed_.WaitUntil(mutex_, TimePoint::max());
       }
       if (!ended_.ok()) return false;
       arrived.swap(inbox_);
       taking_.swap(deliveries_);
+      cancelling_.swap(cancels_);
     }
     for (Pending& pending : arrived) {
       if (!pending.refusal.ok()) {
@@ -190,6 +202,24 @@ class XlaEngine final : public Engine {
   }
 
   bool Idle() const { return queue_.empty() && table_.Count(SlotPhase::kFree) == table_.size(); }
+
+  void CancelRequests() {
+    if (cancelling_.empty()) return;
+    const std::vector<uint64_t> ids = std::exchange(cancelling_, {});
+    const auto cancelled = [&](const Pending& pending) {
+      return std::find(ids.begin(), ids.end(), pending.id) != ids.end();
+    };
+    for (Pending& pending : queue_.TakeIf(cancelled)) {
+      CountWaiting(-1);
+      pending.done(Cancelled("the request was cancelled while it waited for a slot"));
+    }
+    for (int64_t i = 0; i < table_.size(); ++i) {
+      const std::optional<Pending>& pending = running_[static_cast<size_t>(i)];
+      if (!pending || !cancelled(*pending)) continue;
+      const size_t sampled = pending->result.tokens.size();
+      End(i, Cancelled(fmt::format("the request was cancelled after {} tokens", sampled)));
+    }
+  }
 
   void TakeWeights() {
     std::vector<Delivery> taking;
@@ -208,7 +238,11 @@ class XlaEngine final : public Engine {
         version_.store(device_->weights().policy_version, std::memory_order_release);
         MutexLock lock(mutex_);
         digest_ = device_->weights().digest;
-        stats_.publish_stall_seconds += Seconds(Now() - began);
+        ++stats_.publishes;
+        stats_.publish_stall_last_s = Seconds(Now() - began);
+        stats_.publish_stall_seconds += stats_.publish_stall_last_s;
+        stats_.publish_stall_max_s =
+            std::max(stats_.publish_stall_max_s, stats_.publish_stall_last_s);
       }
       if (taking[i].taken) taking[i].taken(std::move(status));
     }
@@ -363,9 +397,18 @@ class XlaEngine final : public Engine {
       result.versions.push_back({.policy_version = version, .tokens = 0});
     }
     ++result.versions.back().tokens;
+    if (pending.request.on_token) {
+      pending.request.on_token({.request = pending.id,
+                                .index = static_cast<int64_t>(result.tokens.size()) - 1,
+                                .token = token,
+                                .logprob = logprob,
+                                .policy_version = version,
+                                .top_logprobs = {}});
+    }
 
     const std::vector<int32_t>& stops = pending.request.stop_tokens;
     if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
+      result.stop_token = token;
       Finish(slot, FinishReason::kStop);
     } else if (static_cast<int64_t>(result.tokens.size()) >= pending.request.new_tokens_max) {
       Finish(slot, FinishReason::kLength);
@@ -434,17 +477,20 @@ class XlaEngine final : public Engine {
   std::vector<std::optional<Pending>> running_;  // by slot
   WaitingQueue<Pending> queue_;
   std::vector<Delivery> taking_;
+  std::vector<uint64_t> cancelling_;
   DecodeInputs inputs_;
   bool inputs_changed_ = true;
   int64_t chunks_since_decode_ = 0;
 
   std::atomic<int64_t> version_;
   std::atomic<std::thread::id> thread_id_{};
+  std::atomic<uint64_t> next_id_{1};
   mutable Mutex mutex_;
   CondVar changed_;
   std::string digest_ FB_GUARDED_BY(mutex_);
   std::vector<Pending> inbox_ FB_GUARDED_BY(mutex_);
   std::vector<Delivery> deliveries_ FB_GUARDED_BY(mutex_);
+  std::vector<uint64_t> cancels_ FB_GUARDED_BY(mutex_);
   Status ended_ FB_GUARDED_BY(mutex_);  // not OK: shut down or failed, and why
   int64_t waiting_ FB_GUARDED_BY(mutex_) = 0;
   EngineStats stats_ FB_GUARDED_BY(mutex_);

@@ -107,6 +107,12 @@ Status CheckRequest(const GenerateRequest& request, int64_t vocab_size, int64_t 
     return InvalidArgument(
         fmt::format("the temperature must be 0 or positive, it is {}", request.temperature));
   }
+  if (request.top_k != 0 || request.top_p != 1 || request.min_p != 0 ||
+      request.repetition_penalty != 1 || request.presence_penalty != 0 ||
+      request.frequency_penalty != 0 || !request.logit_bias.empty() ||
+      !request.stop_strings.empty() || request.top_logprobs != 0) {
+    return Unimplemented("this engine's sampler knows the temperature only");
+  }
   return OkStatus();
 }
 

@@ -49,6 +49,21 @@ class WaitingQueue {
     return expired;
   }
 
+  // Removes and returns the items for which `chosen` holds.
+  template <typename Chosen>
+  std::vector<T> TakeIf(const Chosen& chosen) {
+    std::vector<T> taken;
+    for (auto it = items_.begin(); it != items_.end();) {
+      if (chosen(it->second.item)) {
+        taken.push_back(std::move(it->second.item));
+        it = items_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+    return taken;
+  }
+
  private:
   struct Entry {
     TimePoint deadline;
