@@ -76,6 +76,7 @@ class AsioLoop final : public Loop {
     io_.run();
   }
   void Stop() override { io_.stop(); }
+  boost::asio::io_context* asio() override { return &io_; }
 
   ~AsioLoop() override {
     for (auto& [fd, descriptor] : descriptors_) descriptor->release();

@@ -15,6 +15,10 @@
 #include "forebay/base/clock.h"
 #include "forebay/base/task.h"
 
+namespace boost::asio {
+class io_context;
+}
+
 namespace forebay {
 
 class Loop {
@@ -40,6 +44,9 @@ class Loop {
   virtual void Run() = 0;
   // Makes Run return soon; thread-safe.
   virtual void Stop() = 0;
+
+  // What it runs on, for sockets of Boost.Asio (base/http); null for a virtual loop.
+  virtual boost::asio::io_context* asio() { return nullptr; }
 
   // Starts a coroutine that nobody awaits; it begins on the loop. `done` runs on the loop when it
   // has ended.
