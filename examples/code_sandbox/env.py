@@ -9,33 +9,13 @@ Needs bubblewrap (`bwrap`); says so when it starts.
 from __future__ import annotations
 
 import argparse
-import math
-import re
 import sys
-from typing import Any, List, Optional
+from typing import Any, List
 
 from forebay import Environment, Step, grading, serve
-from sandbox import Limits, Outcome, Sandbox, SandboxError
+from forebay.rewards import code_block, run_tests
+from forebay.sandbox import Limits, Outcome, Sandbox, SandboxError
 from tasks import EVAL, TRAIN
-
-_BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
-
-
-def code_of(text: str) -> Optional[str]:
-    """The last fenced block; None if there is none."""
-    blocks = _BLOCK.findall(text)
-    return blocks[-1] if blocks else None
-
-
-def same(value: Any, expected: Any) -> bool:
-    """Equal, and of the same kind: True is not 1, 1.0 is 1."""
-    if isinstance(value, bool) or isinstance(expected, bool):
-        return value is expected
-    if isinstance(value, float) or isinstance(expected, float):
-        return isinstance(value, (int, float)) and isinstance(expected, (int, float)) and math.isclose(value, expected)
-    if isinstance(value, list) and isinstance(expected, list):
-        return len(value) == len(expected) and all(map(same, value, expected))
-    return type(value) is type(expected) and value == expected
 
 
 def short(value: Any, chars_max: int = 60) -> str:
@@ -59,25 +39,23 @@ class CodeSandbox(Environment):
 
     def step(self, action: str) -> Step:
         self._tries_left -= 1
-        code = code_of(action)
-        if code is None:
+        if code_block(action) is None:
             passed, problem, tool = 0.0, "There is no ```python code block.", ""
         else:
             with grading():
-                passed, problem = self._grade(code)
+                passed, problem = self._grade(action)
             tool = "bwrap"
         if passed == 1.0 or self._tries_left <= 0:
             return Step(reward={"tests": passed}, done=True, tool=tool)
         return Step(observation=f"{problem} Try again.", reward={"tests": 0.0}, tool=tool)
 
-    def _grade(self, code: str) -> "tuple[float, str]":
+    def _grade(self, action: str) -> "tuple[float, str]":
         tests = self._task.tests
-        outcomes = self._sandbox.run(code, self._task.function, [arguments for arguments, _ in tests])
-        right = [not o.error and same(o.value, expected) for o, (_, expected) in zip(outcomes, tests)]
-        if all(right):
-            return 1.0, ""
-        failed = right.index(False)
-        return sum(right) / len(right), self._describe(tests[failed][0], outcomes[failed], tests[failed][1])
+        results = run_tests(action, self._task.function, tests, self._sandbox)
+        for (passed, outcome), (arguments, expected) in zip(results, tests):
+            if not passed:
+                return sum(passed for passed, _ in results) / len(tests), self._describe(arguments, outcome, expected)
+        return 1.0, ""
 
     def _describe(self, arguments: List[Any], outcome: Outcome, expected: Any) -> str:
         call = f"{self._task.function}({', '.join(short(a) for a in arguments)})"

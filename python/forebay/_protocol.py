@@ -107,6 +107,7 @@ def encode_reward(reward: Reward) -> Dict[str, float]:
 
 
 def encode_step(step: Step, grading_us: int) -> Dict[str, Any]:
+    """Raises TypeError or ValueError for what is no step."""
     if not isinstance(step, Step):
         raise TypeError(f"step() returns a Step, not {type(step).__name__}")
     if not isinstance(step.tool, str) or len(step.tool.encode()) > NAME_BYTES_MAX:

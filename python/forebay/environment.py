@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
-import threading
+import json
+import math
+import os
 import time
-from typing import Dict, Iterator, List, Optional, Union
+from typing import Any, Dict, Iterator, List, Optional, Union
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +73,57 @@ class Environment:
         """Releases what the episode holds. Called once, also after an exception or a deadline."""
 
 
-_thread = threading.local()
+class AsyncEnvironment:
+    """One episode as coroutines: all episodes of the process share one event loop, so that one that waits costs no thread.
+
+    As Environment, but for what may never happen here: a call that blocks stops every other episode. When the deadline
+    of a step passes, the step is cancelled (asyncio.CancelledError at its await), then close is called.
+    """
+
+    async def reset(self, task: int, split: str, seed: int) -> Observation:
+        raise NotImplementedError
+
+    async def step(self, action: str) -> Step:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass
+
+
+def options() -> Dict[str, Any]:
+    """The table `env.options` of the run's configuration; {} outside a run."""
+    try:
+        parsed = json.loads(os.environ.get("FOREBAY_ENV_OPTIONS", "{}"))
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise ValueError("FOREBAY_ENV_OPTIONS must hold a JSON object")
+    return parsed
+
+
+class Call:
+    """A reset or step that runs: its deadline, and the time spent on grading so far."""
+
+    def __init__(self, seconds: float = math.inf) -> None:
+        self.deadline = time.monotonic() + seconds
+        self.grading_s = 0.0
+
+
+# A context variable, not a thread's: coroutines share their thread, and the tasks that one starts inherit its call.
+_call: "contextvars.ContextVar[Optional[Call]]" = contextvars.ContextVar("forebay_call", default=None)
+
+
+def begin_call(seconds: float = math.inf) -> Call:
+    """Starts the call of this thread or coroutine."""
+    call = Call(seconds)
+    _call.set(call)
+    return call
+
+
+def seconds_left() -> float:
+    """Until the deadline of the reset or step that runs, to pass on to a tool; infinite outside one. Never below 0."""
+    call = _call.get()
+    return math.inf if call is None else max(0.0, call.deadline - time.monotonic())
 
 
 @contextlib.contextmanager
@@ -84,11 +137,6 @@ def grading() -> Iterator[None]:
     except Exception as error:
         raise GraderError(f"{type(error).__name__}: {error}") from error
     finally:
-        _thread.grading_s = getattr(_thread, "grading_s", 0.0) + time.monotonic() - begin
-
-
-def take_grading_us() -> int:
-    """Microseconds that this thread spent in grading() since the last call."""
-    seconds: Optional[float] = getattr(_thread, "grading_s", None)
-    _thread.grading_s = 0.0
-    return int((seconds or 0.0) * 1e6)
+        call = _call.get()
+        if call is not None:
+            call.grading_s += time.monotonic() - begin

@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import math
 import os
 import queue
 import sys
 import threading
 import time
 import traceback
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Union
 
 from . import _protocol
-from .environment import Environment, GraderError, take_grading_us
+from .environment import AsyncEnvironment, Environment, GraderError, begin_call
 
 _END_S_MAX = 5.0  # for episodes to close after the end of stdin
 
+Request = Dict[str, Any]
+MakeEnv = Union[Callable[[], Environment], Callable[[], AsyncEnvironment]]
 
-def serve(make_env: Callable[[], Environment], name: str = "") -> None:
+
+def serve(make_env: MakeEnv, name: str = "", asynchronous: Optional[bool] = None) -> None:
     """Serves episodes until stdin ends, then ends the process.
 
-    make_env: makes the environment of one episode (a class will do); called in the episode's thread.
+    make_env: makes the environment of one episode (a class will do). Each episode has a thread of its own, in which
+        make_env and all its methods are called; an AsyncEnvironment is a coroutine on one event loop for all.
     name: for messages; the file's name by default.
+    asynchronous: whether make_env makes AsyncEnvironments; None: if it is such a class.
     """
     source, sink = _protocol.capture_stdio()
-    server = _Server(make_env, _protocol.Channel(sink), name or os.path.basename(sys.argv[0] or "python"))
+    channel = _protocol.Channel(sink)
+    if asynchronous is None:
+        asynchronous = isinstance(make_env, type) and issubclass(make_env, AsyncEnvironment)
+    if asynchronous:
+        from .async_episode import AsyncEpisodes
+
+        start = AsyncEpisodes(make_env, channel).start  # type: ignore[arg-type]
+    else:
+
+        def start(number: int, forget: Callable[[int], None]) -> Any:
+            return _ThreadEpisode(number, make_env, channel, forget)  # type: ignore[arg-type]
+
+    server = _Server(start, channel, name or os.path.basename(sys.argv[0] or "python"))
     try:
         for line in source:
             server.handle(line)
@@ -50,14 +69,14 @@ class _ProtocolError(Exception):
 
 
 class _Server:
-    """Reads requests; each episode has a thread that answers its own in order."""
+    """Reads requests and passes each to its episode, which answers them in order."""
 
-    def __init__(self, make_env: Callable[[], Environment], channel: _protocol.Channel, name: str) -> None:
-        self._make_env = make_env
+    def __init__(self, start: Callable[[int, Callable[[int], None]], Any], channel: _protocol.Channel, name: str) -> None:
+        self._start = start  # (number, forget) -> an episode with put(request) and ended (an Event)
         self._channel = channel
         self._name = name
         self._episodes_max = 0  # set by the hello
-        self._episodes: Dict[int, _Episode] = {}
+        self._episodes: Dict[int, Any] = {}
         self._lock = threading.Lock()
 
     def handle(self, line: bytes) -> None:
@@ -73,8 +92,12 @@ class _Server:
             if episode is None and op == "reset":
                 if len(self._episodes) >= self._episodes_max:
                     raise _ProtocolError(f"more than {self._episodes_max} episodes at once, the number in the hello")
-                episode = _Episode(number, self._make_env, self._channel, self._forget)
-                self._episodes[number] = episode
+                try:
+                    episode = self._episodes[number] = self._start(number, self._forget)
+                except RuntimeError as error:  # no more threads: this episode's loss, not everyone's
+                    self._channel.send(_protocol.error_reply(request.get("id", 0), "environment", f"{error}: with "
+                                       f"{len(self._episodes)} episodes in this process; lower env.episodes_per_process"))
+                    return
         if episode is not None:
             episode.put(request)
         elif op == "close":
@@ -86,24 +109,24 @@ class _Server:
         """Closes every episode; those that hang are left behind."""
         deadline = time.monotonic() + _END_S_MAX
         with self._lock:
-            episodes = list(self._episodes.values())
-        for episode in episodes:
-            episode.put({"op": "close", "episode": episode.number})
-        for episode in episodes:
-            episode.thread.join(max(0.0, deadline - time.monotonic()))
+            episodes = list(self._episodes.items())
+        for number, episode in episodes:
+            episode.put({"op": "close", "episode": number})
+        for _, episode in episodes:
+            episode.ended.wait(max(0.0, deadline - time.monotonic()))
 
-    def _parse(self, line: bytes) -> Dict[str, Any]:
+    def _parse(self, line: bytes) -> Request:
         try:
             request = json.loads(line)
         except ValueError:
             request = None
         if not isinstance(request, dict):
             raise _ProtocolError(
-                f"stdin must hold requests of a Forebay process, one JSON object a line, not {line[:200]!r}; "
-                "to try an environment by hand, make its object and call reset and step")
+                f"stdin must hold requests of a Forebay process, one JSON object a line, not {line[:200]!r}; to try an "
+                "environment, run: python -m forebay.check THIS_FILE")
         return request
 
-    def _hello(self, request: Dict[str, Any]) -> None:
+    def _hello(self, request: Request) -> None:
         version = request.get("forebay_env")
         if version != _protocol.VERSION:
             raise _ProtocolError(f"version {_protocol.VERSION} of the protocol was expected, not {version!r}: use the "
@@ -117,20 +140,32 @@ class _Server:
             self._episodes.pop(number, None)
 
 
-class _Episode:
+def seconds_of(request: Request) -> float:
+    seconds = request.get("deadline_s")
+    return float(seconds) if isinstance(seconds, (int, float)) else math.inf
+
+
+def failed(episode: int, request: Request, kind: str) -> Dict[str, Any]:
+    """The answer for the exception that is being handled; its text goes to the log, too."""
+    text = traceback.format_exc()
+    print(f"forebay: episode {episode}: the {kind} failed\n{text}", file=sys.stderr, end="", flush=True)
+    return _protocol.error_reply(request.get("id", 0), kind, text)
+
+
+class _ThreadEpisode:
     def __init__(self, number: int, make_env: Callable[[], Environment], channel: _protocol.Channel,
                  forget: Callable[[int], None]) -> None:
-        self.number = number
+        self.ended = threading.Event()
+        self._number = number
         self._make_env = make_env
         self._channel = channel
         self._forget = forget
-        self._requests: "queue.SimpleQueue[Dict[str, Any]]" = queue.SimpleQueue()
+        self._requests: "queue.SimpleQueue[Request]" = queue.SimpleQueue()
         self._cancelled = False  # its answers are not wanted any more
         self._env: Optional[Environment] = None
-        self.thread = threading.Thread(target=self._run, name=f"episode-{number}", daemon=True)
-        self.thread.start()
+        threading.Thread(target=self._run, name=f"episode-{number}", daemon=True).start()
 
-    def put(self, request: Dict[str, Any]) -> None:
+    def put(self, request: Request) -> None:
         self._cancelled = self._cancelled or request.get("op") == "close"
         self._requests.put(request)
 
@@ -145,30 +180,33 @@ class _Episode:
         try:
             if self._env is not None:
                 self._env.close()
-        except Exception:  # its result is known already; the reason goes to the log
+        except BaseException:  # its result is known already; the reason goes to the log
             traceback.print_exc()
         self._env = None
-        self._forget(self.number)
-        self._channel.send({"closed": self.number})
+        self._forget(self._number)
+        self._channel.send({"closed": self._number})
+        self.ended.set()
 
-    def _answer(self, request: Dict[str, Any]) -> Dict[str, Any]:
-        number = request.get("id", 0)
-        take_grading_us()
+    def _answer(self, request: Request) -> Dict[str, Any]:
+        call = begin_call(seconds_of(request))
         try:
             if request["op"] == "reset":
                 self._env = self._make_env()
                 first = self._env.reset(request["task"], request["split"], request["seed"])
-                return {"id": number, "messages": _protocol.encode_observation(first)}
+                self._refuse_coroutine(first)
+                return {"id": request.get("id", 0), "messages": _protocol.encode_observation(first)}
             if self._env is None:
                 raise RuntimeError("a step after a reset that failed")
             step = self._env.step(request["action"])
-            return {"id": number, **_protocol.encode_step(step, take_grading_us())}
+            self._refuse_coroutine(step)
+            return {"id": request.get("id", 0), **_protocol.encode_step(step, int(call.grading_s * 1e6))}
         except GraderError:
-            return self._failed(number, "grader")
+            return failed(self._number, request, "grader")
         except BaseException:  # SystemExit in user code too: it ends its episode, not everyone's
-            return self._failed(number, "environment")
+            return failed(self._number, request, "environment")
 
-    def _failed(self, number: int, kind: str) -> Dict[str, Any]:
-        text = traceback.format_exc()
-        print(f"forebay: episode {self.number}: the {kind} failed\n{text}", file=sys.stderr, end="", flush=True)
-        return _protocol.error_reply(number, kind, text)
+    def _refuse_coroutine(self, result: Any) -> None:
+        if inspect.iscoroutine(result):
+            result.close()
+            raise TypeError("reset and step are coroutines: derive the class from AsyncEnvironment, and, if a function "
+                            "makes its objects, call serve(function, asynchronous=True)")

@@ -8,13 +8,14 @@ import sys
 import tempfile
 import textwrap
 import unittest
+from unittest import mock
 from typing import Any, Dict, List
 
 from forebay import Message, Step, _protocol, grading
-from forebay.environment import GraderError, take_grading_us
+from forebay.environment import GraderError, begin_call, options, seconds_left
 
 PYTHON = str(pathlib.Path(__file__).resolve().parents[1])
-HEADER = "import os, sys, threading, time\nfrom forebay import *\n"
+HEADER = "import asyncio, os, sys, threading, time\nfrom forebay import *\n"
 
 
 class Served:
@@ -199,6 +200,28 @@ class ServeTest(unittest.TestCase):
         s.step(1, 2, "")
         self.assertEqual(s.end()[0], 0)
 
+    def test_when_threads_run_out_only_that_episode_fails(self) -> None:
+        s = self.serve("""
+            class Env(Environment):
+                def reset(self, task, split, seed):
+                    if task == 9:
+                        import forebay.server
+                        def full(*args): raise RuntimeError("can't start new thread")
+                        forebay.server._ThreadEpisode = full
+                    return "x"
+                def step(self, action): return Step("y")
+            """)
+        s.reset(1, task=9)
+        s.hear()
+        s.reset(2, id=5)
+        reply = s.hear()
+        self.assertEqual((reply["id"], reply["error"]), (5, "environment"))
+        self.assertIn("episodes_per_process", reply["message"])
+        s.say({"op": "close", "episode": 2})
+        self.assertEqual(s.hear(), {"closed": 2})
+        s.step(1, 6, "")
+        self.assertEqual(s.hear()["messages"][0]["content"], "y")
+
     def test_an_answer_longer_than_a_line_is_an_error(self) -> None:
         s = self.serve("""
             class Env(Environment):
@@ -226,6 +249,100 @@ class ServeTest(unittest.TestCase):
             self.assertNotIn("Traceback", err)
 
 
+class AsyncServeTest(unittest.TestCase):
+    serve = ServeTest.serve
+
+    def test_an_episode_with_deadline_and_grading(self) -> None:
+        s = self.serve("""
+            class Env(AsyncEnvironment):
+                async def reset(self, task, split, seed):
+                    return f"{0 < seconds_left() <= 5}"
+                async def step(self, action):
+                    with grading(): await asyncio.sleep(0.02)
+                    return Step("next", reward=1)
+                async def close(self): print("closed")
+            """)
+        s.reset(1)
+        self.assertEqual(s.hear()["messages"][0]["content"], "True")
+        s.step(1, 2, "")
+        self.assertGreaterEqual(s.hear()["reward_us"], 20000)
+        self.assertEqual(s.end()[:2], (0, '{"closed":1}\n'))
+
+    def test_a_thousand_episodes_wait_at_once_in_one_thread(self) -> None:
+        s = self.serve("""
+            waiting = 0
+            go = None
+            class Env(AsyncEnvironment):
+                async def reset(self, task, split, seed): return "x"
+                async def step(self, action):
+                    global waiting, go
+                    if go is None: go = asyncio.Event()
+                    waiting += 1
+                    if waiting == 1000: go.set()
+                    await go.wait()
+                    return Step(str(threading.active_count()), done=True)
+            """, episodes=1000)
+        for episode in range(1, 1001):
+            s.reset(episode, id=episode)
+            s.hear()
+        for episode in range(1, 1001):
+            s.step(episode, 1000 + episode, "")
+        replies = [s.hear() for _ in range(1000)]
+        self.assertEqual({reply["id"] for reply in replies}, set(range(1001, 2001)))
+        self.assertEqual({reply["messages"][0]["content"] for reply in replies}, {"2"})
+
+    def test_closing_cancels_the_step(self) -> None:
+        s = self.serve("""
+            stepping = False
+            class Env(AsyncEnvironment):
+                async def reset(self, task, split, seed):
+                    while task == 9 and not stepping: await asyncio.sleep(0.001)
+                    return "x"
+                async def step(self, action):
+                    global stepping
+                    stepping = True
+                    try: await asyncio.sleep(1000)
+                    finally: print("cancelled")
+                async def close(self): print("closed")
+            """)
+        s.reset(1)
+        s.hear()
+        s.step(1, 2, "")
+        s.reset(2, id=3, task=9)
+        self.assertEqual(s.hear()["id"], 3)
+        s.say({"op": "close", "episode": 1})
+        self.assertEqual(s.hear(), {"closed": 1})
+        code, out, err = s.end()
+        self.assertEqual((code, out), (0, '{"closed":2}\n'))
+        self.assertLess(err.index("cancelled"), err.index("closed"))
+
+    def test_an_exception_costs_its_episode_only(self) -> None:
+        s = self.serve("""
+            class Env(AsyncEnvironment):
+                async def reset(self, task, split, seed): return "x"
+                async def step(self, action): return eval(action)
+            """)
+        for number, action, text in ((1, "1/0", "ZeroDivisionError"), (2, "sys.exit(1)", "SystemExit"), (3, "7", "returns a Step"),
+                                     (4, "exec('raise asyncio.CancelledError')", "CancelledError")):
+            s.reset(number, id=number)
+            s.hear()
+            s.step(number, 10, action)
+            reply = s.hear()
+            self.assertEqual(reply["error"], "environment", reply)
+            self.assertIn(text, reply["message"])
+        s.step(1, 11, "Step('still here')")
+        self.assertEqual(s.hear()["messages"][0]["content"], "still here")
+
+    def test_coroutines_in_a_thread_are_refused_with_the_remedy(self) -> None:
+        s = self.serve("""
+            class A(AsyncEnvironment):
+                async def reset(self, task, split, seed): return "x"
+            def Env(): return A()
+            """)
+        s.reset(1)
+        self.assertIn("asynchronous=True", s.hear()["message"])
+
+
 class LibraryTest(unittest.TestCase):
     def test_importing_the_package_elsewhere_changes_nothing(self) -> None:
         out = subprocess.run([sys.executable, "-c", "import forebay, sys; print('still stdout')"],
@@ -246,15 +363,35 @@ class LibraryTest(unittest.TestCase):
                 _protocol.encode_reward(wrong)
 
     def test_grading_is_timed(self) -> None:
-        take_grading_us()
+        call = begin_call()
         with grading():
             sum(range(10000))
+        one = call.grading_s
         with self.assertRaises(GraderError), grading():
             raise OSError("x")
-        spent = take_grading_us()
-        self.assertGreater(spent, 0)
-        self.assertEqual(take_grading_us(), 0)
-        self.assertEqual(_protocol.encode_step(Step(), spent)["reward_us"], spent)
+        self.assertGreater(one, 0)
+        self.assertGreater(call.grading_s, one)
+        self.assertEqual(begin_call().grading_s, 0)
+        self.assertEqual(_protocol.encode_step(Step(), 1234)["reward_us"], 1234)
+
+    def test_seconds_left_never_falls_below_zero(self) -> None:
+        begin_call(100)
+        self.assertGreater(seconds_left(), 50)
+        self.assertLessEqual(seconds_left(), 100)
+        begin_call(-1)
+        self.assertEqual(seconds_left(), 0)
+        begin_call()
+        self.assertEqual(seconds_left(), float("inf"))
+
+    def test_options(self) -> None:
+        with mock.patch.dict(os.environ, {"FOREBAY_ENV_OPTIONS": '{"digits": 2}'}):
+            self.assertEqual(options(), {"digits": 2})
+        with mock.patch.dict(os.environ):
+            os.environ.pop("FOREBAY_ENV_OPTIONS", None)
+            self.assertEqual(options(), {})
+        for wrong in ("[]", "{"):
+            with mock.patch.dict(os.environ, {"FOREBAY_ENV_OPTIONS": wrong}), self.assertRaises(ValueError):
+                options()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import subprocess
 import threading
 from typing import Any, List, Optional
 
-from forebay import GraderError
+from .environment import GraderError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,5 @@
+"""Environments of other libraries as environments of Forebay: one module each, which needs its library installed.
+
+gymnasium: text or discrete actions. reasoning_gym: a mix of its data sets. textarena: games against an opponent, or
+alone. textworld: text adventures.
+"""
