@@ -25,6 +25,10 @@ std::string Exchange::Head(int status, const HttpHeaders& headers) const {
 }
 
 Task<Status> Exchange::Send(std::string bytes) {
+  if (connection_->ended()) {
+    connection_->Close();
+    co_return Unavailable("the client has closed the connection");
+  }
   Task<Status> writing =
       connection_->Write(std::move(bytes), loop_.Now() + options_.write_deadline);
   const Status written = co_await std::move(writing);

@@ -7,6 +7,7 @@
 
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/address.hpp>
 #include <boost/system/error_code.hpp>
 #include <cerrno>
 #include <chrono>
@@ -50,8 +51,10 @@ constexpr size_t kLingerBytesMax = size_t{64} << 20;
 // Whether a page of this origin comes from this machine.
 bool IsLocalOrigin(std::string_view origin) {
   const Result<HttpUrl> url = ParseUrl(origin);
-  return url.ok() &&
-         (url->host == "localhost" || url->host == "::1" || url->host.starts_with("127."));
+  if (!url.ok()) return false;
+  boost::system::error_code no_address;
+  const auto address = boost::asio::ip::make_address(url->host, no_address);
+  return no_address ? url->host == "localhost" : address.is_loopback();
 }
 
 class Server final : public HttpServer {
