@@ -16,9 +16,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -70,8 +72,9 @@ Result<FdPair> InputSocket() {
 }
 
 std::map<std::string, std::string> MergedEnvironment(
-    const std::map<std::string, std::string>& extra) {
+    const std::map<std::string, std::string>& extra, bool only) {
   std::map<std::string, std::string> merged = extra;
+  if (only) return merged;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     const size_t equals = text.find('=');
@@ -101,16 +104,18 @@ Result<std::string> ResolveProgram(const std::string& name,
 }
 
 constexpr int kStatusLost = -1;
+constexpr unsigned kNobody = 65534;
 
 // What the child tells us when it cannot become the program.
 struct ExecFailure {
   int32_t stage = 0;  // an index of kStages
   int32_t error = 0;
 };
-constexpr std::array<std::string_view, 4> kStages = {
-    "prepare the child process for", "enter the folder of", "set the limits of", "run"};
+constexpr std::array<std::string_view, 5> kStages = {"prepare the child process for",
+                                                     "enter the folder of", "set the limits of",
+                                                     "run", "give up the rights of root for"};
 
-// Everything the child needs, made before the fork: between fork and exec only async-signal-safe
+// Everything the child needs, made before the fork: between vfork and exec only async-signal-safe
 // calls are allowed.
 struct ChildPlan {
   const char* program;
@@ -120,6 +125,7 @@ struct ChildPlan {
   int input, output, errors, report;
   pid_t parent;
   ProcessLimits limits;
+  bool drop_root;
 };
 
 [[noreturn]] void FailInChild(const ChildPlan& plan, int stage) {
@@ -141,6 +147,13 @@ bool Limit(int resource, int64_t value) {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   if (setpgid(0, 0) != 0) FailInChild(plan, 0);
+  // The bare calls: those of the C library would change every thread of ours. Before prctl, which
+  // they undo.
+  if (plan.drop_root && (syscall(SYS_setgroups, 0, nullptr) != 0 ||
+                         syscall(SYS_setresgid, kNobody, kNobody, kNobody) != 0 ||
+                         syscall(SYS_setresuid, kNobody, kNobody, kNobody) != 0)) {
+    FailInChild(plan, 4);
+  }
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) FailInChild(plan, 0);
   if (getppid() != plan.parent) _exit(127);  // the parent died before prctl
   if (dup2(plan.input, STDIN_FILENO) < 0 || dup2(plan.output, STDOUT_FILENO) < 0 ||
@@ -161,12 +174,13 @@ bool Limit(int resource, int64_t value) {
   FailInChild(plan, 3);
 }
 
-// fork with every signal blocked, so that no handler of ours runs in the child.
+// With every signal blocked, so that no handler of ours runs in the child. vfork: fork would copy
+// the page tables of what may be many gigabytes, and hold up the loop for it.
 pid_t ForkWithSignalsBlocked(const ChildPlan& plan) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  const pid_t pid = fork();
+  const pid_t pid = vfork();
   if (pid == 0) RunChild(plan);
   const int error = errno;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -210,7 +224,8 @@ std::string ExitStatus::ToString() const {
 Result<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ProcessOptions& options) {
   if (options.command.empty())
     return InvalidArgument("the command is empty; its first word names a program");
-  const std::map<std::string, std::string> environment = MergedEnvironment(options.environment);
+  const std::map<std::string, std::string> environment =
+      MergedEnvironment(options.environment, options.only_environment);
   FB_ASSIGN_OR_RETURN(const std::string program, ResolveProgram(options.command[0], environment));
   std::vector<std::string> words = options.command;
   std::vector<std::string> settings;
@@ -233,7 +248,8 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ProcessOptions& 
                        .errors = errors.theirs.get(),
                        .report = report.theirs.get(),
                        .parent = getpid(),
-                       .limits = options.limits};
+                       .limits = options.limits,
+                       .drop_root = options.drop_root && geteuid() == 0};
   const pid_t pid = ForkWithSignalsBlocked(plan);
   if (pid < 0) return ErrnoStatus("cannot start another process", errno);
   report.theirs.Close();
@@ -259,6 +275,29 @@ ChildProcess::~ChildProcess() {
   if (pid_ < 0 || status_) return;
   KillGroup(SIGKILL);
   Reap(pid_);
+}
+
+int ChildProcess::KillChildren() {
+  int killed = 0;
+  if (status_) return killed;
+  std::ifstream list(fmt::format("/proc/{0}/task/{0}/children", pid_));
+  for (pid_t child = 0; list >> child;) {
+    // Its number may be another's by now: the descriptor holds on to one process, its parent says
+    // whether it is the right one.
+    const Fd held(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
+    std::ifstream stat(fmt::format("/proc/{}/stat", child));
+    std::string text;
+    std::getline(stat, text);
+    const size_t name_end = text.rfind(") ");  // the name may hold anything
+    if (!held.valid() || name_end == std::string::npos) continue;
+    std::istringstream fields(text.substr(name_end + 2));
+    std::string state;
+    pid_t parent = 0;
+    if (fields >> state >> parent && parent == pid_) {
+      if (syscall(SYS_pidfd_send_signal, held.get(), SIGKILL, nullptr, 0) == 0) ++killed;
+    }
+  }
+  return killed;
 }
 
 void ChildProcess::KillGroup(int signal) {

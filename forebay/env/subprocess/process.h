@@ -36,7 +36,10 @@ struct ProcessOptions {
   std::vector<std::string> command;  // command[0] is looked up on PATH unless it has a '/'
   std::string folder;                // it runs there; "" is ours
   std::map<std::string, std::string> environment;  // on top of ours
+  bool only_environment = false;                   // without ours
   ProcessLimits limits;
+  // As nobody when we are root, who is exempt from some limits; no effect else.
+  bool drop_root = false;
 };
 
 // Owns the process: it is killed with its whole group and reaped at destruction, and the kernel
@@ -62,6 +65,10 @@ class ChildProcess {
   Fd& errors() { return errors_; }
   // Readable when the process has ended.
   int exit_fd() const { return exit_fd_.get(); }
+
+  // Kills its children, not it; says how many. A process that waits for its children and ends after
+  // them then leaves no zombie to strangers.
+  int KillChildren();
 
   // Signals the process and everything in its group. No effect after it was reaped.
   void KillGroup(int signal);
