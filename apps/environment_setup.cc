@@ -24,7 +24,7 @@ Result<std::unique_ptr<env::EnvironmentPool>> MakeEnvironment(const control::Con
   if (!env_options.is_object()) {
     return InvalidArgument("env.options must be a JSON object, for instance '{\"digits\": 1}'");
   }
-  if (e.kind == "builtin") return env::MakeBuiltin(e.builtin, env_options, loop);
+  if (e.kind == "builtin") return env::MakeBuiltin(e.builtin, env_options, loop, config.folder);
 
   env::SubprocessOptions options;
   options.command = e.command;

@@ -11,6 +11,7 @@
 
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
+#include "forebay/env/builtin/dataset.h"
 #include "forebay/env/builtin/slow.h"
 #include "forebay/env/environment.h"
 
@@ -55,9 +56,11 @@ Status Read(std::string_view environment, const Json& options,
 }  // namespace
 
 Result<std::unique_ptr<EnvironmentPool>> MakeBuiltin(std::string_view name, const Json& options,
-                                                     Loop& loop) {
+                                                     Loop& loop, const std::string& folder) {
+  if (name == "dataset") return MakeDatasetPool(options, folder, loop);
   if (name != "slow") {
-    return NotFound(fmt::format("there is no built-in environment '{}'; there is: slow", name));
+    return NotFound(
+        fmt::format("there is no built-in environment '{}'; there are: slow, dataset", name));
   }
   SlowOptions slow;
   FB_RETURN_IF_ERROR(Read(name, options,

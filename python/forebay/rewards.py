@@ -160,15 +160,15 @@ _extract = extract  # parameters have its name
 
 def _boxed(text: str) -> Optional[str]:
     """Of the last \\boxed{ whose braces close."""
-    begin = text.rfind("\\boxed{")
-    while begin >= 0:
-        depth = 1
-        for at in range(begin + len("\\boxed{"), len(text)):
-            depth += {"{": 1, "}": -1}.get(text[at], 0)
-            if depth == 0:
-                return text[begin + len("\\boxed{"):at]
-        begin = text.rfind("\\boxed{", 0, begin)
-    return None
+    last, opened = None, []
+    for brace in re.finditer(r"[{}]", text):
+        if brace.group() == "{":
+            opened.append(brace.end())
+        elif opened:
+            begin = opened.pop()
+            if text.endswith("\\boxed{", 0, begin) and (last is None or begin > last[0]):
+                last = (begin, brace.start())
+    return text[last[0]:last[1]] if last else None
 
 
 def _value(text: str) -> Optional[float]:

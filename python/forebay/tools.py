@@ -88,8 +88,9 @@ def parse_calls(text: str) -> List[ToolCall]:
 
     Read are <tool_call>{"name": ..., "arguments": {...}}</tool_call>, a ```json block that holds such an object or a
     list of them, and a text that is nothing but such an object ("parameters" will do for "arguments"). Raises
-    ToolCallError for a <tool_call> that is broken or not closed.
+    ToolCallError for a <tool_call> that is broken or not closed. What stands in <think>...</think> at the start is not read.
     """
+    text = re.sub(r"^\s*<think>.*?(?:</think>|$)", "", text, flags=re.DOTALL)
     calls = []
     if "<tool_call>" in text:
         for part in text.split("<tool_call>")[1:]:
@@ -189,6 +190,11 @@ def _call(value: Any, strict: bool) -> Optional[ToolCall]:
     arguments = value.get("arguments", value.get("parameters")) if isinstance(value, dict) else None
     if strict and isinstance(value, dict) and arguments is None:
         arguments = {}
+    if isinstance(arguments, str):  # as OpenAI's API has them
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            pass
     if isinstance(name, str) and 0 < len(name) <= _NAME_CHARS_MAX and isinstance(arguments, dict):
         return ToolCall(name, arguments)
     if strict:

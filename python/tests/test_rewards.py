@@ -42,7 +42,7 @@ class GoldenTest(unittest.TestCase):
             text = "".join(rng.choice(alphabet) for _ in range(rng.randrange(40)))
             for spec in specs:
                 self.assertIn(grade(spec, text, "5"), (0.0, 1.0), (spec, text))
-        for text in ("9" * 100000, "{" * 100000, "\\boxed{" * 300, "<think>" * 10000, "1," * 20000, "- " * 20000):
+        for text in ("9" * 100000, "{" * 100000, "\\boxed{" * 20000, "<think>" * 10000, "1," * 20000, "- " * 20000):
             for spec in specs:
                 self.assertIn(grade(spec, text, "5"), (0.0, 1.0), (spec, text[:20]))
 

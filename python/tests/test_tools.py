@@ -55,13 +55,14 @@ class ParseTest(unittest.TestCase):
         for text in ('<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>',
                      'Let me see.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call> done',
                      '```json\n{"name": "f", "arguments": {"a": 1}}\n```', '```\n[{"name": "f", "parameters": {"a": 1}}]\n```',
-                     ' {"name": "f", "parameters": {"a": 1}} ', "```python\nx\n```\n```json\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n```"):
+                     ' {"name": "f", "parameters": {"a": 1}} ', '{"name": "f", "arguments": "{\\"a\\": 1}"}',
+                     '<think><tool_call>{</think><tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>', "```python\nx\n```\n```json\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n```"):
             self.assertEqual(parse_calls(text), [one], text)
         self.assertEqual(parse_calls('<tool_call>{"name": "f"}</tool_call><tool_call>{"name": "g"}</tool_call>'),
                          [ToolCall("f", {}), ToolCall("g", {})])
 
     def test_other_text_has_none(self) -> None:
-        for text in ("", "hello", "{", '{"name": "f"}', '{"name": 3, "arguments": {}}', "[1]", "```json\n{\n```", "```json\nnull\n```",
+        for text in ("", "hello", "{", "<think><tool_call>{", '{"name": "f"}', '{"name": 3, "arguments": {}}', "[1]", "```json\n{\n```", "```json\nnull\n```",
                      '{"name": "' + "f" * 200 + '", "arguments": {}}', "[" * 5000):
             self.assertEqual(parse_calls(text), [], text[:50])
 
