@@ -22,6 +22,7 @@ using Json = nlohmann::ordered_json;
 struct ChatTemplate::Impl {
   FfiTemplate* handle = nullptr;
   ~Impl() { forebay_template_free(handle); }
+  Result<std::string> Render(Json messages, const Options& options) const;
 };
 
 ChatTemplate::ChatTemplate(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -39,11 +40,23 @@ Result<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(std::string_view sourc
 
 Result<std::string> ChatTemplate::Render(std::span<const Message> messages,
                                          const Options& options) const {
-  Json context;
-  context["messages"] = Json::array();
+  Json list = Json::array();
   for (const Message& message : messages) {
-    context["messages"].push_back({{"role", message.role}, {"content", message.content}});
+    list.push_back({{"role", message.role}, {"content", message.content}});
   }
+  return impl_->Render(std::move(list), options);
+}
+
+Result<std::string> ChatTemplate::RenderJson(std::string_view messages_json,
+                                             const Options& options) const {
+  Json list = Json::parse(messages_json, nullptr, /*allow_exceptions=*/false);
+  if (!list.is_array()) return InvalidArgument("the messages are not a JSON array");
+  return impl_->Render(std::move(list), options);
+}
+
+Result<std::string> ChatTemplate::Impl::Render(Json messages, const Options& options) const {
+  Json context;
+  context["messages"] = std::move(messages);
   context["add_generation_prompt"] = options.add_generation_prompt;
   context["bos_token"] = options.bos_token;
   context["eos_token"] = options.eos_token;
@@ -65,7 +78,7 @@ Result<std::string> ChatTemplate::Render(std::span<const Message> messages,
   }
   OwnedBytes text;
   OwnedBytes error;
-  if (!forebay_template_render(impl_->handle, context_text.data(), context_text.size(),
+  if (!forebay_template_render(handle, context_text.data(), context_text.size(),
                                options.now_unix_s.value_or(WallMicros() / 1'000'000), text.out(),
                                error.out())) {
     return InvalidArgument(fmt::format("the chat template refuses these messages: {}",

@@ -119,6 +119,21 @@ TEST(ChatTemplateTest, BadInputIsRefused) {
   }
 }
 
+TEST(ChatTemplateTest, MessagesMayHaveMoreThanARoleAndContent) {
+  const auto chat_template = ChatTemplate::Parse(
+      "{% for m in messages %}{{ m.role }}{% for c in m.tool_calls or [] %}"
+      "{{ c.function | tojson }}{% endfor %}{% endfor %}");
+  ASSERT_TRUE(chat_template.ok());
+  EXPECT_EQ(*(*chat_template)
+                 ->RenderJson(R"([{"role":"a","tool_calls":[{"function":{"z":1,"b":[]}}]},)"
+                              R"({"role":"t","content":null}])",
+                              {}),
+            R"(a{"z": 1, "b": []}t)");
+  for (const char* bad : {"{}", "[", "1", ""}) {
+    EXPECT_EQ((*chat_template)->RenderJson(bad, {}).status().code(), StatusCode::kInvalidArgument);
+  }
+}
+
 // Fields a user writes cannot break out of their place: no escaping happens, and none is needed.
 TEST(ChatTemplateTest, ContentIsNotATemplate) {
   const auto chat_template = ChatTemplate::Parse("{{ messages[0].content }}");

@@ -65,6 +65,9 @@ class ChatTemplate {
   // messages, or ran for too long; text that is not UTF-8; tools that are not a JSON array.
   // Thread-safe.
   Result<std::string> Render(std::span<const Message> messages, const Options& options) const;
+  // The same for messages with more to them (tool calls, names): a JSON array of objects, given to
+  // the template as it is. It may be nested as deep as its caller allows.
+  Result<std::string> RenderJson(std::string_view messages_json, const Options& options) const;
 
  private:
   struct Impl;
