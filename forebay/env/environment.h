@@ -1,7 +1,8 @@
 // The environment contract: one Environment is one episode of a task the agent acts in.
 //
-// Implementations: built in (env/builtin), a process over stdio (env/subprocess). All run on a Loop
-// and never block it.
+// Implementations: built in (builtin.h), a process over stdio (subprocess.h), an OpenEnv server
+// (openenv.h), and any of these with tools (tool_environment.h). All run on a Loop and never block
+// it.
 #pragma once
 
 #include <cstdint>
@@ -52,6 +53,9 @@ class Environment {
   // The first messages of the conversation.
   virtual Task<Result<std::vector<Message>>> Reset(ResetRequest request, TimePoint deadline) = 0;
   virtual Task<Result<StepResult>> Step(std::string action, TimePoint deadline) = 0;
+  // The tools that the model should be told of by its chat template, after Reset: a JSON array in
+  // OpenAI's form; "" for none.
+  virtual std::string tools_json() const { return ""; }
 };
 
 // Makes episodes of one configured environment; lives on the loop.

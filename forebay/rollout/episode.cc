@@ -214,7 +214,9 @@ Task<End> Play(EpisodeDeps deps, Trajectory* out) {
   if (SurelyTooLong(*first, options.tokens_max)) {
     co_return End{.outcome = Outcome::kTruncatedTokens};
   }
-  Conversation conversation(*deps.tokenizer, *deps.chat, TemplateOptions(options, out->started_us));
+  tokenizer::ChatTemplate::Options rendering = TemplateOptions(options, out->started_us);
+  if (rendering.tools_json.empty()) rendering.tools_json = environment->tools_json();
+  Conversation conversation(*deps.tokenizer, *deps.chat, std::move(rendering));
   Result<std::vector<int32_t>> given = conversation.Open(*first);
   if (!given.ok()) {
     co_return End{.outcome = Outcome::kEnvError,

@@ -1,0 +1,208 @@
+#include "forebay/env/tool_environment.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "forebay/base/clock.h"
+#include "forebay/base/loop.h"
+#include "forebay/base/status.h"
+#include "forebay/base/task.h"
+#include "forebay/env/environment.h"
+#include "forebay/env/tool_calls.h"
+#include "forebay/env/tools.h"
+#include "forebay/env/tools/text.h"
+
+namespace forebay::env {
+namespace {
+
+using Prompt = ToolEnvironmentOptions::Prompt;
+
+constexpr size_t kEchoBytesMax = 200;  // of the model's own text in an error
+
+struct Shared {
+  Loop& loop;
+  std::unique_ptr<EnvironmentPool> inner;
+  std::vector<std::unique_ptr<ToolProvider>> providers;
+  ToolEnvironmentOptions options;
+};
+
+class ToolEnvironment final : public Environment {
+ public:
+  ToolEnvironment(std::shared_ptr<Shared> shared, std::unique_ptr<Environment> inner)
+      : shared_(std::move(shared)), inner_(std::move(inner)) {}
+
+  Task<Result<std::vector<Message>>> Reset(ResetRequest request, TimePoint deadline) override {
+    Task<Status> opening = OpenSessions(deadline);
+    const Status opened = co_await std::move(opening);
+    if (!opened.ok()) co_return opened;
+    Task<Result<std::vector<Message>>> resetting = inner_->Reset(std::move(request), deadline);
+    Result<std::vector<Message>> messages = co_await std::move(resetting);
+    if (messages.ok() && shared_->options.prompt == Prompt::kSystem) AddPrompt(&*messages);
+    co_return messages;
+  }
+
+  Task<Result<StepResult>> Step(std::string action, TimePoint deadline) override {
+    ToolAnswer answer = ParseToolAnswer(action);
+    if (answer.calls.empty() && answer.broken.empty()) {
+      Task<Result<StepResult>> stepping = inner_->Step(std::move(action), deadline);
+      Result<StepResult> step = co_await std::move(stepping);
+      co_return step;
+    }
+    StepResult result;
+    int64_t called = 0;
+    for (ToolCall& call : answer.calls) {
+      ToolResult told;
+      if (++called > shared_->options.calls_per_turn_max) {
+        told = {.text = fmt::format("at most {} calls in one turn are answered",
+                                    shared_->options.calls_per_turn_max),
+                .error = true};
+      } else {
+        Task<Result<ToolResult>> calling = Call(std::move(call), deadline, &result.tool);
+        Result<ToolResult> done = co_await std::move(calling);
+        if (!done.ok()) co_return done.status();
+        told = std::move(*done);
+      }
+      result.messages.push_back(Tell(told));
+    }
+    for (const BrokenToolCall& broken : answer.broken) {
+      result.messages.push_back(
+          Tell({.text = fmt::format("this tool call cannot be read, {}: {}", broken.reason,
+                                    PrintableText(broken.text, kEchoBytesMax)),
+                .error = true}));
+    }
+    co_return result;
+  }
+
+  std::string tools_json() const override {
+    if (shared_->options.prompt != Prompt::kTemplate) return "";
+    return ToolsJson(AllTools());
+  }
+
+ private:
+  Task<Status> OpenSessions(TimePoint deadline) {
+    for (const auto& provider : shared_->providers) {
+      Task<Result<std::unique_ptr<ToolSession>>> opening = provider->Open(deadline);
+      Result<std::unique_ptr<ToolSession>> session = co_await std::move(opening);
+      if (!session.ok()) co_return session.status();
+      for (const ToolSpec& tool : (*session)->tools()) {
+        if (Find(tool.name) != nullptr) {
+          co_return InvalidArgument(fmt::format(
+              "there are two tools '{}': the model could not say which one it means", tool.name));
+        }
+      }
+      sessions_.push_back(std::move(*session));
+    }
+    co_return OkStatus();
+  }
+
+  ToolSession* Find(std::string_view name) const {
+    for (const auto& session : sessions_) {
+      for (const ToolSpec& tool : session->tools()) {
+        if (tool.name == name) return session.get();
+      }
+    }
+    return nullptr;
+  }
+
+  std::vector<ToolSpec> AllTools() const {
+    std::vector<ToolSpec> all;
+    for (const auto& session : sessions_) {
+      all.insert(all.end(), session->tools().begin(), session->tools().end());
+    }
+    return all;
+  }
+
+  Task<Result<ToolResult>> Call(ToolCall call, TimePoint deadline, std::string* answered) {
+    ToolSession* const session = Find(call.name);
+    if (session == nullptr) {
+      std::string names;
+      for (const ToolSpec& tool : AllTools()) names += (names.empty() ? "" : ", ") + tool.name;
+      co_return ToolResult{
+          .text = fmt::format("there is no tool '{}'; there are: {}", call.name, names),
+          .error = true};
+    }
+    if (answered->empty()) *answered = call.name;
+    const TimePoint end = std::min(deadline, shared_->loop.Now() + shared_->options.call_deadline);
+    Task<Result<ToolResult>> calling = session->Call(std::move(call), end);
+    Result<ToolResult> result = co_await std::move(calling);
+    co_return result;
+  }
+
+  Message Tell(const ToolResult& result) const {
+    std::string text = PrintableText(result.text, shared_->options.result_bytes_max);
+    if (result.error) text = "error: " + text;
+    if (shared_->options.prompt == Prompt::kTemplate) {
+      return {.role = "tool", .content = std::move(text)};
+    }
+    return {.role = "user", .content = fmt::format("<tool_response>\n{}\n</tool_response>", text)};
+  }
+
+  void AddPrompt(std::vector<Message>* messages) const {
+    const std::string prompt = ToolsPrompt(AllTools());
+    if (!messages->empty() && messages->front().role == "system") {
+      messages->front().content += "\n\n" + prompt;
+    } else {
+      messages->insert(messages->begin(), {.role = "system", .content = prompt});
+    }
+  }
+
+  std::shared_ptr<Shared> shared_;
+  std::unique_ptr<Environment> inner_;
+  std::vector<std::unique_ptr<ToolSession>> sessions_;
+};
+
+class ToolPool final : public EnvironmentPool {
+ public:
+  explicit ToolPool(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+
+  Task<Result<std::unique_ptr<Environment>>> Acquire(TimePoint deadline) override {
+    const std::shared_ptr<Shared> shared = shared_;
+    Task<Result<std::unique_ptr<Environment>>> acquiring = shared->inner->Acquire(deadline);
+    Result<std::unique_ptr<Environment>> inner = co_await std::move(acquiring);
+    if (!inner.ok()) co_return inner.status();
+    co_return std::unique_ptr<Environment>(
+        std::make_unique<ToolEnvironment>(shared, std::move(*inner)));
+  }
+
+  Task<void> Shutdown(TimePoint deadline) override {
+    const std::shared_ptr<Shared> shared = shared_;
+    Task<void> inner = shared->inner->Shutdown(deadline);
+    co_await std::move(inner);
+    for (const auto& provider : shared->providers) {
+      Task<void> ending = provider->Shutdown(deadline);
+      co_await std::move(ending);
+    }
+  }
+
+ private:
+  std::shared_ptr<Shared> shared_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<EnvironmentPool>> MakeToolEnvironment(
+    Loop& loop, std::unique_ptr<EnvironmentPool> inner,
+    std::vector<std::unique_ptr<ToolProvider>> providers, const ToolEnvironmentOptions& options) {
+  if (providers.empty()) return InvalidArgument("an environment with tools needs some tools");
+  if (options.call_deadline <= Duration::zero() || options.calls_per_turn_max < 1 ||
+      options.result_bytes_max < 64) {
+    return InvalidArgument(
+        "of an environment with tools, call_deadline must be more than 0, calls_per_turn_max 1 or "
+        "more and result_bytes_max 64 or more");
+  }
+  return std::unique_ptr<EnvironmentPool>(
+      std::make_unique<ToolPool>(std::make_shared<Shared>(Shared{.loop = loop,
+                                                                 .inner = std::move(inner),
+                                                                 .providers = std::move(providers),
+                                                                 .options = options})));
+}
+
+}  // namespace forebay::env
