@@ -20,6 +20,7 @@
 #include "forebay/models/layers.h"
 #include "forebay/models/model.h"
 #include "forebay/models/packed_attention.h"
+#include "forebay/models/row_split.h"
 #include "forebay/models/weight_map.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/graph.h"
@@ -35,8 +36,7 @@ using xla::Values;
 namespace {
 
 using Table = Value RopeTables::*;
-constexpr Table kTables[] = {&RopeTables::cos_NH, &RopeTables::sin_NH, &RopeTables::key_cos_NH,
-                             &RopeTables::key_sin_NH};
+constexpr Table kTables[] = {&RopeTables::cos_NH, &RopeTables::sin_NH};
 
 // The parameter, or a poisoned value with the reason on the graph.
 Value Param(xla::Graph& graph, const ParamValues& params, std::string_view name) {
@@ -105,12 +105,7 @@ Value Decoder::RunPackedLayer(const Shared& shared, std::span<const Value> weigh
   const int64_t dim = config().head_dim;
   const AttendFn attend = [&](Value query, Value key, Value value) {
     const HeadShape heads{query.dim(1) / dim, key.dim(1) / dim, dim};
-    const auto whole_rows = [&](Value x_NK) {
-      const Value x_BTK = xla::Reshape(x_NK, {shared.mask.rows, shared.mask.length, x_NK.dim(1)});
-      return xla::Reshape(shared.parallel.GatherRow(x_BTK, 1), {-1, x_NK.dim(1)});
-    };
-    return PackedAttention(query, whole_rows(key), whole_rows(value), shared.mask, rope, heads,
-                           Scores(window));
+    return PackedAttention(query, key, value, shared.mask, rope, heads, Scores(window));
   };
   return RunLayer(LayerWeights(spec_.map.tensors, weights, x.dtype(), shared.parallel), x, attend);
 }
@@ -149,9 +144,7 @@ Value Decoder::RunStacked(const Shared& shared, const ParamValues& params, Value
           xla::Compare(in[weights + 2], xla::Constant(graph, static_cast<double>(i), DType::kS32),
                        xla::Comparison::kEq);
       for (const Table table : kTables) {
-        if (!(rope.*table).empty()) {
-          rope.*table = xla::Select(here, shared.ropes[i].*table, rope.*table);
-        }
+        rope.*table = xla::Select(here, shared.ropes[i].*table, rope.*table);
       }
     }
     return {RunPackedLayer(shared, own, in[0], rope, in[weights + 1])};
@@ -164,30 +157,32 @@ Value Decoder::Hidden(const ParamValues& params, const PackedInputs& inputs,
                       const ForwardOptions& options) const {
   xla::Graph& graph = *inputs.tokens_BT.graph();
   const int64_t rows = inputs.tokens_BT.dim(0), length = inputs.tokens_BT.dim(1);
+  // Inside, tokens stand as they are dealt to the devices; what comes out stands as it came.
+  const RowSplit split(graph, options.parallel, length);
+  const Value segments_BT = split.Deal(inputs.segments_BT);
   const auto flat = [&](Value x_BT) { return xla::Reshape(x_BT, {rows * length}); };
-  const Value real_N = xla::Compare(flat(inputs.segments_BT), xla::Constant(graph, 0, DType::kS32),
+  const Value real_N = xla::Compare(flat(segments_BT), xla::Constant(graph, 0, DType::kS32),
                                     xla::Comparison::kNe);
+  const ContextAttention wanted = options.parallel.context_attention();
+  const bool ring =
+      wanted == ContextAttention::kRing ||
+      (wanted == ContextAttention::kAuto &&
+       RingHides(length, config().query_heads / config().kv_heads, xla::ByteSize(options.compute)));
 
   // Behind a barrier, or XLA computes the mask and the angles again in each layer's fusions.
   Shared shared{.parallel = options.parallel,
-                .mask = MakeRowMask(inputs.segments_BT, options.attention, {}, options.parallel),
+                .mask = MakeRowMask(segments_BT, options.attention, {}, {split, ring}),
                 .ropes = {},
                 .kinds = {}};
+  const Value positions_N = flat(split.Deal(inputs.positions_BT));
   for (const std::vector<float>& frequencies : spec_.frequencies) {
-    RopeTables rope = MakeRopeTables(flat(inputs.positions_BT), frequencies);
-    if (options.parallel.on()) {
-      const Value keys = options.parallel.GatherRow(inputs.positions_BT, 1);
-      const RopeTables of_keys = MakeRopeTables(xla::Reshape(keys, {-1}), frequencies);
-      rope.key_cos_NH = of_keys.cos_NH;
-      rope.key_sin_NH = of_keys.sin_NH;
-    }
-    shared.ropes.push_back(rope);
+    shared.ropes.push_back(MakeRopeTables(positions_N, frequencies));
   }
   std::vector<Value*> tables;
   for (Value& value : shared.mask.values) tables.push_back(&value);
   for (RopeTables& rope : shared.ropes) {
     for (const Table table : kTables) {
-      if (!(rope.*table).empty()) tables.push_back(&(rope.*table));
+      tables.push_back(&(rope.*table));
     }
   }
   Values behind;
@@ -195,11 +190,12 @@ Value Decoder::Hidden(const ParamValues& params, const PackedInputs& inputs,
   behind = xla::OptimizationBarrier(behind);
   for (size_t i = 0; i < tables.size(); ++i) *tables[i] = behind[i];
   for (LayerKind kind : spec_.kinds) {
-    if (kind.window >= shared.mask.key_length) kind.window = 0;
+    if (kind.window >= split.row_length()) kind.window = 0;
     shared.kinds.push_back(kind);
   }
 
-  Value x = As(Embed(params, flat(inputs.tokens_BT), real_N, options), options.compute);
+  Value x =
+      As(Embed(params, flat(split.Deal(inputs.tokens_BT)), real_N, options), options.compute);
   if (options.layout == LayerLayout::kStacked) {
     x = RunStacked(shared, params, x);
   } else {
@@ -221,7 +217,7 @@ Value Decoder::Hidden(const ParamValues& params, const PackedInputs& inputs,
   const Value hidden =
       xla::Select(xla::ExpandDims(real_N, 1), options.parallel.Enter(Finish(params, x)),
                   xla::Constant(graph, 0, DType::kF32));
-  return xla::Reshape(hidden, {rows, length, config().width});
+  return split.Collect(xla::Reshape(hidden, {rows, length, config().width}));
 }
 
 Value Decoder::Head(const ParamValues& params) const {

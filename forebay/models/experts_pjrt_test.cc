@@ -88,7 +88,7 @@ std::vector<std::vector<float>> Evaluate(const Sizes& s, const Data& data, bool 
   const Value cotangent = program.Input(F32({s.tokens, s.width}, data.cotangent));
   const Value out =
       dense ? Dense(in[0], routing, in[2], in[3], in[4])
-            : As(MixExperts(As(in[0], s.dtype), routing, in[2], in[3], in[4]), DType::kF32);
+            : As(MixExperts(As(in[0], s.dtype), routing, {in[2], in[3], in[4]}), DType::kF32);
   Values results = {out};
   for (const Value& d : xla::Vjp(Values{out}, Values{cotangent}, in)) results.push_back(d);
   return program.Run(results);
@@ -178,8 +178,8 @@ TEST(Experts, RefusesShapesThatDoNotBelongTogether) {
   const auto value = [&](xla::Dims dims, DType dtype = DType::kF32) {
     return graph.Parameter({dtype, std::move(dims)}, "v");
   };
-  MixExperts(value({8, 4}), {value({8, 2}, DType::kS32), value({8, 2})}, value({3, 6, 4}),
-             value({3, 6, 4}), value({3, 6, 4}));
+  MixExperts(value({8, 4}), {value({8, 2}, DType::kS32), value({8, 2})},
+             {value({3, 6, 4}), value({3, 6, 4}), value({3, 6, 4})});
   EXPECT_NE(graph.status().message().find("MixExperts: x f32[8,4]"), std::string::npos)
       << graph.status().ToString();
 }

@@ -82,10 +82,7 @@ RopeTables MakeRopeTables(Value positions_N, std::span<const float> frequencies)
   const auto half = static_cast<int64_t>(frequencies.size());
   const Value position_N1 = xla::ExpandDims(xla::Convert(positions_N, xla::DType::kF32), -1);
   const Value angle_NH = position_N1 * xla::ConstantArray(graph, frequencies, {1, half});
-  return {.cos_NH = xla::Cos(angle_NH),
-          .sin_NH = xla::Sin(angle_NH),
-          .key_cos_NH = {},
-          .key_sin_NH = {}};
+  return {.cos_NH = xla::Cos(angle_NH), .sin_NH = xla::Sin(angle_NH)};
 }
 
 Value ApplyRope(Value x_NAH, const RopeTables& rope, bool inverse) {

@@ -41,8 +41,7 @@ xla::Value GeGlu(xla::Value x_ND, xla::Value gate_FD, xla::Value up_FD, xla::Val
 
 // cos and sin of each token's angles. Computed once for all layers.
 struct RopeTables {
-  xla::Value cos_NH, sin_NH;          // [N, H / 2]
-  xla::Value key_cos_NH, key_sin_NH;  // of the tokens of the keys; empty: the same
+  xla::Value cos_NH, sin_NH;  // [N, H / 2]
 };
 RopeTables MakeRopeTables(xla::Value positions_N, std::span<const float> frequencies);
 

@@ -7,9 +7,11 @@
 #include <span>
 
 #include "forebay/models/attention.h"
+#include "forebay/models/attention/block_tables.h"
 #include "forebay/models/attention/form.h"
 #include "forebay/models/layers.h"
 #include "forebay/models/parallel.h"
+#include "forebay/models/row_split.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
@@ -58,22 +60,33 @@ Value SoftCapGradient(Value d_result, Value result, double cap) {
 }  // namespace attention
 
 RowMask MakeRowMask(Value segments_BT, AttentionForm form, const AttentionBlocks& blocks,
-                    const Parallel& parallel) {
+                    const RowPlacement& placement) {
   xla::Graph& graph = *segments_BT.graph();
-  RowMask mask{.form = form, .blocks = blocks, .values = {}};
-  mask.rows = segments_BT.dim(0);
-  mask.length = segments_BT.dim(1);
-  const Value key_segments = parallel.GatherRow(segments_BT, 1);
-  mask.key_length = key_segments.dim(1);
+  RowMask mask{.form = form,
+               .rows = segments_BT.dim(0),
+               .length = segments_BT.dim(1),
+               .split = placement.split,
+               .blocks = blocks,
+               .values = {segments_BT}};
+  if (mask.split.length() == 0) mask.split = RowSplit(graph, Parallel(), mask.length);
+  const bool whole = mask.split.devices() == 1;
+  mask.ring = placement.ring && !whole;
   if (form == AttentionForm::kAuto) {
     mask.form = mask.length <= kSquareTokensMax ? AttentionForm::kSquare : AttentionForm::kBlocks;
   }
-  if (mask.key_length > mask.length) mask.form = AttentionForm::kBlocks;
-  const Value shared = mask.form == AttentionForm::kSquare
-                           ? attention::SquareBias(segments_BT)
-                           : attention::FirstBlocks(segments_BT, key_segments, blocks);
-  mask.values = {segments_BT, shared, key_segments, parallel.RowPlace(graph, mask.length)};
+  if (!whole) mask.form = AttentionForm::kBlocks;
+  if (mask.form == AttentionForm::kSquare) {
+    mask.values.push_back(attention::SquareBias(segments_BT));
+  } else {
+    const Values tables = attention::BlockTables(segments_BT, mask.split, mask.ring, blocks);
+    mask.values.insert(mask.values.end(), tables.begin(), tables.end());
+  }
   return mask;
+}
+
+bool RingHides(int64_t tokens, int64_t group, int64_t element_bytes) {
+  constexpr int64_t kFlopsPerByte = 4600;
+  return tokens * group >= kFlopsPerByte * element_bytes;
 }
 
 Value PackedAttention(Value query, Value key, Value value, const RowMask& mask,
@@ -81,7 +94,8 @@ Value PackedAttention(Value query, Value key, Value value, const RowMask& mask,
   const attention::Setup setup{.heads = heads,
                                .rows = mask.rows,
                                .length = mask.length,
-                               .key_length = mask.key_length,
+                               .split = mask.split,
+                               .ring = mask.ring,
                                .blocks = mask.blocks,
                                .scale = options.scale == 0
                                             ? 1.0 / std::sqrt(static_cast<double>(heads.head_dim))
@@ -89,7 +103,7 @@ Value PackedAttention(Value query, Value key, Value value, const RowMask& mask,
                                .softcap = options.softcap,
                                .has_window = !options.window.empty()};
   const xla::Dims queries = {setup.tokens(), heads.query_heads * heads.head_dim};
-  const xla::Dims keys = {mask.rows * mask.key_length, heads.kv_heads * heads.head_dim};
+  const xla::Dims keys = {setup.tokens(), heads.kv_heads * heads.head_dim};
   xla::Graph& graph = *query.graph();
   if (!graph.status().ok()) return graph.Fail("see the first error");
   if (query.dims() != queries || key.dims() != keys || value.dims() != keys ||
@@ -101,19 +115,9 @@ Value PackedAttention(Value query, Value key, Value value, const RowMask& mask,
                     query.shape().ToString(), key.shape().ToString(), value.shape().ToString(),
                     mask.rows, mask.length, heads.query_heads, heads.kv_heads, heads.head_dim));
   }
-  const bool own_keys = rope.key_cos_NH.empty();
-  Values xs = {query,
-               key,
-               value,
-               rope.cos_NH,
-               rope.sin_NH,
-               mask.values[0],
-               mask.values[1],
-               own_keys ? rope.cos_NH : rope.key_cos_NH,
-               own_keys ? rope.sin_NH : rope.key_sin_NH,
-               mask.values[2],
-               mask.values[3]};
-  if (setup.has_window) xs.push_back(options.window);
+  Values xs = {query, key, value, rope.cos_NH, rope.sin_NH,
+               setup.has_window ? options.window : xla::Constant(graph, 0, DType::kS32)};
+  xs.insert(xs.end(), mask.values.begin(), mask.values.end());
   const bool square = mask.form == AttentionForm::kSquare;
   return xla::CustomVjp(
       [=](std::span<const Value> in) {

@@ -15,6 +15,9 @@
 //   the window need, with an online softmax. Memory grows with T; time with the squares of the
 //   segments' lengths, rounded up to blocks.
 //
+// Over a mesh that splits rows over the axis "context" the form is blocks, with the keys of whole
+// rows gathered, or travelling around the ring of devices.
+//
 // Measured on 2 busy CPU cores (SmolLM2's heads, forward and backward, seconds of CPU per 1024
 // tokens, one segment a row; square, then blocks of 64 / 128 / 256): rows of 256: 0.017, 0.019 /
 // 0.025 / 0.030; of 512: 0.028, 0.032 / 0.033 / 0.038; of 1024: 0.088, 0.054 / 0.056 / 0.060; of
@@ -26,7 +29,7 @@
 #include "forebay/models/attention.h"
 #include "forebay/models/layers.h"
 #include "forebay/models/model.h"
-#include "forebay/models/parallel.h"
+#include "forebay/models/row_split.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 
@@ -39,22 +42,34 @@ struct AttentionBlocks {
 // What all layers of one program share: which form, and which token may look at which.
 struct RowMask {
   AttentionForm form = AttentionForm::kSquare;  // never kAuto
-  int64_t rows = 0, length = 0;                 // B, T of the queries
-  int64_t key_length = 0;                       // T of the keys
+  int64_t rows = 0, length = 0;                 // B, T of the tokens at hand
+  RowSplit split;
+  bool ring = false;
   AttentionBlocks blocks;
-  // Segments [B, T]; square: a bias [B, T, T], blocks: the first block of keys for each block of
-  // queries [B * blocks of queries a row]; the keys' segments [B, T of the keys]; the place of a
-  // row's first query among its keys (s32 scalar). Put them behind an OptimizationBarrier, or XLA
-  // computes them again in each layer.
+  // Segments [B, T]; then, square: a bias [B, T, T], blocks: attention/block_tables.h. Put them
+  // behind an OptimizationBarrier, or XLA computes them again in each layer.
   xla::Values values;
 };
-// `parallel` on: rows may be split over context; then each device has the queries of its part and
-// the keys of all, and the form is blocks.
-RowMask MakeRowMask(xla::Value segments_BT, AttentionForm form = AttentionForm::kAuto,
-                    const AttentionBlocks& blocks = {}, const Parallel& parallel = Parallel());
 
-// query [N, A * H], key and value [N of the keys, K * H], before rotation; rope for all N tokens ->
-// [N, A * H], in query's dtype. Scores, softmax and sums are f32, whatever the inputs are.
+// How rows lie over a mesh (RowSplit; by default one device has all of them), and whether their keys
+// travel around the ring instead of being gathered.
+struct RowPlacement {
+  RowSplit split = {};
+  bool ring = false;
+};
+// `segments_BT`: of the tokens at hand, as the split deals them.
+RowMask MakeRowMask(xla::Value segments_BT, AttentionForm form = AttentionForm::kAuto,
+                    const AttentionBlocks& blocks = {}, const RowPlacement& placement = {});
+
+// Whether sending the keys of a part of a row around the ring hides behind the arithmetic of a step.
+// `tokens` of a row are at hand, `group` query heads share a key, elements of keys have
+// `element_bytes`. A step has 2 * tokens * group / element_bytes multiply-adds for each byte that it
+// sends (causal, of one segment); a v5p does about 4,600 flops in the time of one byte on a link.
+// Below that the ring would wait in each step, and one gather is the better wait.
+bool RingHides(int64_t tokens, int64_t group, int64_t element_bytes);
+
+// query [N, A * H], key and value [N, K * H], before rotation; rope for all N tokens -> [N, A * H],
+// in query's dtype. Scores, softmax and sums are f32, whatever the inputs are.
 xla::Value PackedAttention(xla::Value query, xla::Value key, xla::Value value, const RowMask& mask,
                            const RopeTables& rope, const HeadShape& heads,
                            const ScoreOptions& options = {});

@@ -60,15 +60,6 @@ Value Parallel::OwnExperts(Value experts, int64_t count) const {
   return experts - first * static_cast<double>(count);
 }
 
-Value Parallel::GatherRow(Value x, int dim) const {
-  return on_ ? xla::AllGather(x, xla::kContextAxis, dim) : x;
-}
-
-Value Parallel::RowPlace(xla::Graph& graph, int64_t length) const {
-  if (!on_) return xla::Constant(graph, 0, xla::DType::kS32);
-  return xla::AxisIndex(graph, xla::kContextAxis) * static_cast<double>(length);
-}
-
 Parallel::Local Parallel::ToLocal(Value index, int64_t rows) const {
   xla::Graph& graph = *index.graph();
   const auto number = [&](int64_t n) {

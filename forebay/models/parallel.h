@@ -30,13 +30,29 @@ xla::Axes WeightAxes();
 // Of arrays [B, T] with one number a token.
 xla::PartitionSpec RowsPartition();
 
+// How a row that is split over context meets its keys: kRing sends blocks of keys around the devices,
+// so that none holds more than its own and the next ones; kGather has all keys of a row on each.
+// kAuto: the ring where its messages hide behind the arithmetic (RingHides).
+enum class ContextAttention { kAuto, kRing, kGather };
+// How tokens meet experts that are split over expert: kAllToAll sends each token to the devices that
+// have its experts, kGather sends all to all. kAuto: whichever sends less (SpreadExperts).
+enum class ExpertTraffic { kAuto, kAllToAll, kGather };
+
+struct ParallelOptions {
+  ContextAttention context_attention = ContextAttention::kAuto;
+  ExpertTraffic expert_traffic = ExpertTraffic::kAuto;
+};
+
 class Parallel {
  public:
   // `on`: in the body of a ShardMap over a mesh with all of Forebay's axes. Else every step is the
   // identity.
   constexpr Parallel() = default;
-  constexpr explicit Parallel(bool on) : on_(on) {}
+  constexpr explicit Parallel(bool on, const ParallelOptions& options = {})
+      : on_(on), options_(options) {}
   bool on() const { return on_; }
+  ContextAttention context_attention() const { return options_.context_attention; }
+  ExpertTraffic expert_traffic() const { return options_.expert_traffic; }
 
   // This device's part of a weight -> what a layer uses: split over tensor (and experts) alone.
   // Converted to `dtype` before it travels.
@@ -52,19 +68,12 @@ class Parallel {
   xla::Value Max(xla::Value x) const;  // no gradient
 
   // [N, ...] -> those of all devices along expert, [N * expert, ...]: each of them has the tokens
-  // of all and adds what its own experts make of them. So nothing is dropped and no expert has a
-  // capacity; with 8 experts a token and 8 devices it is 1.5 times the traffic of sending each
-  // token only where it has an expert.
+  // of all and adds what its own experts make of them (models/experts.h has the other way).
   xla::Value EnterExperts(xla::Value x) const;
   // [N * expert, D] of terms -> their sum, [N, D].
   xla::Value LeaveExperts(xla::Value partial) const;
   // Numbers of experts -> of this device's, of which it has `count`; others are out of range.
   xla::Value OwnExperts(xla::Value experts, int64_t count) const;
-
-  // [B, T, ...] with T at `dim` -> the whole row, [B, T * context, ...]: what other tokens look at.
-  xla::Value GatherRow(xla::Value x, int dim) const;
-  // The place of this device's first token in its rows, of which it has `length` (s32 scalar).
-  xla::Value RowPlace(xla::Graph& graph, int64_t length) const;
 
   // Of a table that is split over tensor, `rows` a device: each index as one of this device's rows
   // (some row, if it is none), and whether it is one.
@@ -75,6 +84,7 @@ class Parallel {
 
  private:
   bool on_ = false;
+  ParallelOptions options_ = {};
 };
 
 }  // namespace forebay::models

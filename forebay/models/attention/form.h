@@ -1,6 +1,4 @@
-// What the two forms of packed attention share. Private to models/.
-//
-// xs of both forms stand in the order of Operand; the window only if there is one.
+// What the forms of packed attention share. Private to models/.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +7,7 @@
 #include "forebay/models/attention.h"
 #include "forebay/models/layers.h"
 #include "forebay/models/packed_attention.h"
+#include "forebay/models/row_split.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 
@@ -21,8 +20,9 @@ inline constexpr double kMasked = -1e30;
 // Sizes and options of one call.
 struct Setup {
   HeadShape heads;
-  int64_t rows, length;  // B, T of the queries
-  int64_t key_length;    // T of the keys
+  int64_t rows, length;  // B, T at hand
+  RowSplit split;
+  bool ring;
   AttentionBlocks blocks;
   double scale, softcap;
   bool has_window;
@@ -30,21 +30,24 @@ struct Setup {
   int64_t tokens() const { return rows * length; }
 };
 
-// kShared: the square form's bias, the other's first blocks. kKey...: of the tokens of the keys.
-// kQueryPlace: of the first query of a row among its keys (s32 scalar).
+// xs of all forms stand in this order; from kShared on they are RowMask::values. kWindow is 0 where
+// there is none.
 enum Operand {
   kQuery,
   kKey,
   kValue,
   kCos,
   kSin,
+  kWindow,
   kSegments,
   kShared,
-  kKeyCos,
-  kKeySin,
+  kBias = kShared,   // of the square form, which has no others
+  kFirst = kShared,  // of the block form, see BlockTables
+  kLast,
+  kPlaces,
+  kQuerySegments,
+  kKeyPlaces,
   kKeySegments,
-  kQueryPlace,
-  kWindow
 };
 
 // [P, m, k] x [P, n, k] -> [P, m, n]: scores of queries against keys. Accumulated and returned in
@@ -67,7 +70,7 @@ xla::Value ZeroPadding(xla::Value x, xla::Value segments_BT);
 xla::Value SoftCap(xla::Value x, double cap);
 xla::Value SoftCapGradient(xla::Value d_result, xla::Value result, double cap);
 
-// -> attended [N, A * H] and the log-sum-exps that the backward pass wants.
+// -> attended [N, A * H] and what else the backward pass wants.
 xla::Values SquareForward(const Setup& setup, std::span<const xla::Value> xs);
 xla::Values SquareBackward(const Setup& setup, std::span<const xla::Value> xs,
                            std::span<const xla::Value> outputs, xla::Value cotangent);
@@ -77,9 +80,5 @@ xla::Values BlocksBackward(const Setup& setup, std::span<const xla::Value> xs,
 
 // [B, T, T] f32: 0 where a token may look, kMasked elsewhere.
 xla::Value SquareBias(xla::Value segments_BT);
-// [B * blocks of queries] s32: the first block of keys with a segment of the block of queries;
-// where all of it is padding, past the last block.
-xla::Value FirstBlocks(xla::Value query_segments_BT, xla::Value key_segments_BT,
-                       const AttentionBlocks& blocks);
 
 }  // namespace forebay::models::attention

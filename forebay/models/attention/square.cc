@@ -143,7 +143,7 @@ class Square {
   }
   Value Masked(Value scores, const Block& b, std::span<const Value> xs) const {
     const int64_t m = b.end - b.start;
-    const Value bias = xla::Slice(xla::Slice(xs[kShared], 1, b.start, b.end), 2, 0, b.end);
+    const Value bias = xla::Slice(xla::Slice(xs[kBias], 1, b.start, b.end), 2, 0, b.end);
     Value masked = xla::Reshape(scores, {setup_.rows, heads_.kv_heads, heads_.group(), m, b.end}) +
                    xla::Reshape(bias, {setup_.rows, 1, 1, m, b.end});
     if (setup_.has_window) {

@@ -7,7 +7,6 @@
 #include "forebay/models/decoder.h"
 #include "forebay/models/experts.h"
 #include "forebay/models/layers.h"
-#include "forebay/models/parallel.h"
 #include "forebay/models/qwen3_moe/config.h"
 #include "forebay/models/qwen3_moe/weight_map.h"
 #include "forebay/models/rope.h"
@@ -37,14 +36,10 @@ Value Qwen3Moe::RunLayer(const LayerWeights& weights, Value x_ND, const AttendFn
   const Value middle = x_ND + weights.Leave(Project(attended, weights["self_attn.o_proj.weight"]));
   const Value ready = weights.Enter(Norm(middle, weights["post_attention_layernorm.weight"]));
   const Routing routing = Route(ready, weights["mlp.gate.weight"], experts_per_token_, normalize_);
-  const Value gate = weights["mlp.experts.*.gate_proj.weight"];
-  const Parallel& parallel = weights.parallel();
-  const Routing here = {parallel.OwnExperts(parallel.EnterExperts(routing.experts_NK), gate.dim(0)),
-                        parallel.EnterExperts(routing.weights_NK)};
-  const Value mixed =
-      MixExperts(parallel.EnterExperts(ready), here, gate, weights["mlp.experts.*.up_proj.weight"],
-                 weights["mlp.experts.*.down_proj.weight"]);
-  return middle + weights.Leave(parallel.LeaveExperts(mixed));
+  const ExpertWeights experts{weights["mlp.experts.*.gate_proj.weight"],
+                              weights["mlp.experts.*.up_proj.weight"],
+                              weights["mlp.experts.*.down_proj.weight"]};
+  return middle + weights.Leave(SpreadExperts(weights.parallel(), ready, routing, experts));
 }
 
 }  // namespace forebay::models
