@@ -1,0 +1,22 @@
+// RenderChat: a chat request's messages as the prompt's text.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "forebay/base/status.h"
+#include "forebay/rollout/openai_server.h"
+
+namespace forebay::rollout::serving {
+
+struct ChatText {
+  std::string_view messages_json, tools_json;
+  bool add_generation_prompt = true;
+  // The text ends with the last message's content: what comes after it is for the model to write.
+  bool continue_final_message = false;
+};
+
+// kInvalidArgument: the template's reason.
+Result<std::string> RenderChat(const ServedModel& model, const ChatText& chat);
+
+}  // namespace forebay::rollout::serving

@@ -1,0 +1,59 @@
+// Complete: one request of a generating endpoint, from its body to the last byte of its answer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "forebay/base/clock.h"
+#include "forebay/base/http_server.h"
+#include "forebay/base/loop.h"
+#include "forebay/base/task.h"
+#include "forebay/rollout/engine.h"
+#include "forebay/rollout/openai_server.h"
+#include "forebay/rollout/serving/answer.h"
+#include "forebay/rollout/serving/api_error.h"
+#include "forebay/rollout/serving/api_request.h"
+
+namespace forebay::rollout::serving {
+
+// What a recorder of episodes does differently. Called on the loop, in this order, each may be
+// null.
+struct CompletionHooks {
+  // Changes the request, or refuses it.
+  std::function<std::optional<ApiError>(ApiRequest*)> adjust;
+  // The prompts' tokens instead of MakePrompts.
+  std::function<std::optional<ApiError>(const ApiRequest&, std::vector<std::vector<int32_t>>*)>
+      prompts;
+  // Before the client is told of it: a choice is complete. `prompt`: its place among the prompts.
+  std::function<void(size_t prompt, const GenerateResult&, const Answer&)> finished;
+};
+
+struct CompletionDeps {
+  Loop* loop = nullptr;
+  const ServedModel* model = nullptr;
+  Duration request_deadline{};
+  std::string id;     // of the request, unique: letters and digits
+  uint64_t seed = 0;  // for a request that brings none
+  const CompletionHooks* hooks = nullptr;
+};
+
+struct CompletionEnd {
+  int status = 200;        // of HTTP
+  bool cancelled = false;  // the client went away
+};
+
+// The tokens of the request's prompts, through the chat template if it is a chat.
+std::optional<ApiError> MakePrompts(const ServedModel& model, const ApiRequest& request,
+                                    std::vector<std::vector<int32_t>>* out);
+
+// Answers the exchange, whatever happens. A client that goes away cancels its requests. `deps` and
+// what it points to must live until then.
+Task<CompletionEnd> Complete(CompletionDeps deps, HttpExchange& exchange, ApiKind kind);
+
+// Answers with the error.
+Task<void> RespondError(HttpExchange& exchange, ApiError error);
+
+}  // namespace forebay::rollout::serving
