@@ -1,0 +1,32 @@
+"""Questions of reasoning-gym, mixed. The mix is the configuration's env.options:
+
+    options = '{"datasets": {"chain_sum": {"weight": 2, "max_terms": 3}, "leg_counting": {}}, "format": "bare_number"}'
+
+`python -c "import reasoning_gym.factory as f; print(*sorted(f.DATASETS))"` lists the data sets.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from forebay import options, serve
+from forebay.adapters.reasoning_gym import Mix
+
+DATASETS = {
+    "chain_sum": {"weight": 2, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
+    "count_bits": {"max_n": 15},
+    "leg_counting": {"min_animals": 1, "max_animals": 2, "max_instances": 3},
+}
+
+
+def main() -> None:
+    config = {"datasets": DATASETS, **options()}
+    try:
+        mix = Mix(config.pop("datasets"), **config)
+    except (TypeError, ValueError, AssertionError) as error:
+        sys.exit(f"reasoning_gym: env.options do not describe a mix: {error}")
+    serve(mix.make, name="reasoning_gym")
+
+
+if __name__ == "__main__":
+    main()
