@@ -18,8 +18,11 @@
 #include "forebay/models/model.h"
 #include "forebay/rollout/engine.h"
 #include "forebay/rollout/xla_engine.h"
+#include "forebay/tokenizer/tokenizer.h"
+#include "forebay/weights/model_files.h"
 #include "forebay/weights/safetensors.h"
 #include "forebay/weights/snapshot.h"
+#include "forebay/weights/tiny_model.h"
 #include "forebay/xla/client.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/graph_testing.h"
@@ -83,6 +86,25 @@ std::unique_ptr<Engine> MakeEngine(const XlaEngineOptions& options) {
 std::unique_ptr<Engine> MakeEngine(const XlaEngineOptions& options, xla::Client& client) {
   auto engine = MakeXlaEngine(options, client, Golden().model,
                               {.policy_version = 0, .tensors = Golden().checkpoint});
+  FB_CHECK(engine.ok(), engine.status().ToString());
+  return *std::move(engine);
+}
+
+TinyModel MakeTinyModel(int64_t context) {
+  const weights::ModelFiles files = weights::TinyModelFiles({.context_tokens = context});
+  TinyModel tiny;
+  tiny.model = models::Model::Create(files.config_json).value();
+  constexpr auto kLayout = models::LayerLayout::kPerLayer;
+  tiny.checkpoint =
+      tiny.model->ToCheckpoint(models::RandomWeights(*tiny.model, 1, 0.1), kLayout).value();
+  tiny.tokenizer = tokenizer::Tokenizer::FromJson(files.tokenizer_json).value();
+  return tiny;
+}
+
+std::unique_ptr<Engine> MakeEngine(const TinyModel& tiny, XlaEngineOptions options) {
+  options.tokenizer = tiny.tokenizer;
+  auto engine = MakeXlaEngine(options, xla::TestClient(), tiny.model,
+                              {.policy_version = 0, .tensors = tiny.checkpoint});
   FB_CHECK(engine.ok(), engine.status().ToString());
   return *std::move(engine);
 }

@@ -14,6 +14,7 @@
 #include "forebay/models/model.h"
 #include "forebay/rollout/engine.h"
 #include "forebay/rollout/xla_engine.h"
+#include "forebay/tokenizer/tokenizer.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/client.h"
 
@@ -35,6 +36,16 @@ XlaEngineOptions SmallOptions();
 // An engine with the golden weights as version 0, on the test program's client or another.
 std::unique_ptr<Engine> MakeEngine(const XlaEngineOptions& options);
 std::unique_ptr<Engine> MakeEngine(const XlaEngineOptions& options, xla::Client& client);
+
+// The tiny model of weights/tiny_model.h with random weights, and its tokenizer: one token a byte.
+struct TinyModel {
+  std::shared_ptr<const models::Model> model;
+  weights::TensorMap checkpoint;
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
+};
+TinyModel MakeTinyModel(int64_t context);
+// An engine with these weights as version 0 and this tokenizer, on the test program's client.
+std::unique_ptr<Engine> MakeEngine(const TinyModel& tiny, XlaEngineOptions options);
 
 // Other weights of the same model, which sample differently.
 std::shared_ptr<const weights::Snapshot> OtherWeights(const GoldenLlama& golden, uint64_t seed,

@@ -8,8 +8,10 @@
 #include "forebay/base/status.h"
 #include "forebay/models/model.h"
 #include "forebay/rollout/engine.h"
+#include "forebay/tokenizer/tokenizer.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/client.h"
+#include "forebay/xla/shape.h"
 
 namespace forebay::rollout {
 
@@ -25,6 +27,12 @@ struct XlaEngineOptions {
   // of its entries do not depend on it: a request's tokens and log-probabilities are then the same
   // bits whatever runs beside it. Slower.
   bool deterministic = false;
+  // What weights and cache are held in: kF32 or kBF16. With bf16 weights activations are bf16 too,
+  // sums, norms, softmax and logits f32; log-probabilities then differ from an f32 learner's.
+  xla::DType weights_dtype = xla::DType::kF32;
+  xla::DType cache_dtype = xla::DType::kF32;
+  // Needed for stop strings; may be null.
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
 };
 
 // An engine with `initial` as its first weights. Compiles and runs every program once (seconds to

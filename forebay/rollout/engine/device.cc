@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -13,7 +14,9 @@
 #include "forebay/base/check.h"
 #include "forebay/base/status.h"
 #include "forebay/models/model.h"
+#include "forebay/rollout/engine.h"
 #include "forebay/rollout/engine/device_weights.h"
+#include "forebay/rollout/engine/logit_edits.h"
 #include "forebay/rollout/engine/programs.h"
 #include "forebay/rollout/engine/scheduler.h"
 #include "forebay/xla/client.h"
@@ -22,6 +25,9 @@
 
 namespace forebay::rollout {
 namespace {
+
+// Most requests that edit logits at all have a short bias list or short answers.
+constexpr int64_t kNarrowEdits = 64;
 
 Result<xla::Buffer> Scalar(xla::Client& client, int64_t value) {
   return client.FromVector<int32_t>({static_cast<int32_t>(value)}, {xla::DType::kS32, {}});
@@ -33,11 +39,23 @@ DecodeInputs::DecodeInputs(int64_t slots)
     : tokens(static_cast<size_t>(slots), 0),
       positions(static_cast<size_t>(slots), -1),
       temperatures(static_cast<size_t>(slots), 0),
-      seeds(static_cast<size_t>(2 * slots), 0) {}
+      seeds(static_cast<size_t>(2 * slots), 0),
+      top_k(static_cast<size_t>(slots), 0),
+      top_p(static_cast<size_t>(slots), 1),
+      min_p(static_cast<size_t>(slots), 0) {}
 
-EngineDevice::EngineDevice(const EngineDeviceOptions& options, xla::Client& client,
-                           std::shared_ptr<DeviceWeights> weights)
-    : options_(options), client_(client), weights_(std::move(weights)) {
+std::vector<TokenLogprob> DecodeOutputs::Top(int64_t slot, int32_t count) const {
+  std::vector<TokenLogprob> out;
+  const auto first = static_cast<size_t>(slot * kTopLogprobsMax);
+  for (size_t i = first; i < first + static_cast<size_t>(count); ++i) {
+    if (std::isfinite(top_logprobs[i])) out.push_back({top_tokens[i], top_logprobs[i]});
+  }
+  return out;
+}
+
+EngineDevice::EngineDevice(const EngineDeviceOptions& options, int64_t vocab_size,
+                           xla::Client& client, std::shared_ptr<DeviceWeights> weights)
+    : options_(options), vocab_size_(vocab_size), client_(client), weights_(std::move(weights)) {
   // Looking at too many entries costs a prefill little (12 % for four times as many), a program
   // costs seconds.
   prefill_buckets_ = {options_.context_buckets.front()};
@@ -50,7 +68,8 @@ Result<std::unique_ptr<EngineDevice>> EngineDevice::Create(const EngineDeviceOpt
                                                            xla::Client& client,
                                                            const models::Model& model,
                                                            std::shared_ptr<DeviceWeights> weights) {
-  std::unique_ptr<EngineDevice> device(new EngineDevice(options, client, std::move(weights)));
+  std::unique_ptr<EngineDevice> device(
+      new EngineDevice(options, model.config().vocab_size, client, std::move(weights)));
   FB_RETURN_IF_ERROR(device->CompileAll(model));
   FB_RETURN_IF_ERROR(device->MakeCache(model));
   FB_RETURN_IF_ERROR(device->WarmUp());
@@ -76,14 +95,23 @@ Status EngineDevice::CompileAll(const models::Model& model) {
                                  &prefill_[{chunk, bucket}]));
     }
   }
-  return Compile(CopyProgram(model, options_.shape), &copy_);
+  FB_RETURN_IF_ERROR(Compile(CopyProgram(model, options_.shape), &copy_));
+  const int64_t slots = options_.shape.slots, vocab = vocab_size_;
+  FB_RETURN_IF_ERROR(Compile(SampleProgram(slots, vocab), &sample_));
+  FB_RETURN_IF_ERROR(Compile(FilterProgram(slots, vocab), &filter_));
+  FB_RETURN_IF_ERROR(Compile(TopProgram(slots, vocab, kTopLogprobsMax), &top_));
+  const int64_t widest = LogitEdits(slots, vocab, options_.shape.context).capacity();
+  for (const int64_t width : {std::min(kNarrowEdits, widest), widest}) {
+    FB_RETURN_IF_ERROR(Compile(EditProgram(slots, vocab, width), &edit_[width]));
+  }
+  return OkStatus();
 }
 
 Status EngineDevice::MakeCache(const models::Model& model) {
   const xla::Shape shape = CacheShape(model.config(), options_.shape);
-  const std::vector<float> zeros(static_cast<size_t>(shape.elements()), 0.0F);
+  const std::vector<std::byte> zeros(static_cast<size_t>(shape.bytes()), std::byte{0});
   for (int64_t i = 0; i < 2 * model.config().layers; ++i) {
-    FB_ASSIGN_OR_RETURN(xla::Buffer layer, client_.FromVector(zeros, shape));
+    FB_ASSIGN_OR_RETURN(xla::Buffer layer, client_.FromHost(zeros, shape));
     cache_.push_back(std::move(layer));
   }
   return OkStatus();
@@ -92,9 +120,17 @@ Status EngineDevice::MakeCache(const models::Model& model) {
 Status EngineDevice::WarmUp() {
   const DecodeInputs idle(options_.shape.slots);
   FB_RETURN_IF_ERROR(Load(idle));
+  const LogitEdits no_edits(options_.shape.slots, vocab_size_, options_.shape.context);
   for (auto& [bucket, program] : decode_) {
-    std::array<xla::Buffer*, 4> inputs = {&tokens_, &positions_, &temperatures_, &seeds_};
-    FB_RETURN_IF_ERROR(Run(*program, true, inputs).status());
+    std::array<xla::Buffer*, 2> inputs = {&tokens_, &positions_};
+    FB_ASSIGN_OR_RETURN(std::vector<xla::Buffer> results, Run(*program, true, inputs));
+    xla::Buffer& logits = results[0];
+    FB_RETURN_IF_ERROR(FilterLogits(&logits));
+    for (const auto& [width, program_of_width] : edit_) {
+      FB_RETURN_IF_ERROR(EditLogits(no_edits.Pack(width), *program_of_width, &logits));
+    }
+    FB_RETURN_IF_ERROR(FindTop(1, &logits).status());
+    FB_RETURN_IF_ERROR(Call(*sample_, {&logits, &positions_, &temperatures_, &seeds_}).status());
   }
   for (auto& [key, program] : prefill_) {
     const auto [chunk, bucket] = key;
@@ -127,23 +163,74 @@ Status EngineDevice::Load(const DecodeInputs& inputs) {
   FB_ASSIGN_OR_RETURN(temperatures_,
                       client_.FromVector(inputs.temperatures, {xla::DType::kF32, {slots}}));
   FB_ASSIGN_OR_RETURN(seeds_, client_.FromVector(inputs.seeds, {xla::DType::kU32, {slots, 2}}));
+  FB_ASSIGN_OR_RETURN(top_k_, client_.FromVector(inputs.top_k, {xla::DType::kS32, {slots}}));
+  FB_ASSIGN_OR_RETURN(top_p_, client_.FromVector(inputs.top_p, {xla::DType::kF32, {slots}}));
+  FB_ASSIGN_OR_RETURN(min_p_, client_.FromVector(inputs.min_p, {xla::DType::kF32, {slots}}));
   return OkStatus();
 }
 
-Result<DecodeOutputs> EngineDevice::Decode(const DecodeInputs& inputs, bool changed) {
+Status EngineDevice::EditLogits(const LogitEdits::Arrays& arrays, xla::Executable& program,
+                                xla::Buffer* logits) {
+  const std::vector<int64_t> dims = program.program().arguments[1].dims;
+  FB_ASSIGN_OR_RETURN(xla::Buffer tokens,
+                      client_.FromVector(arrays.tokens, {xla::DType::kS32, dims}));
+  FB_ASSIGN_OR_RETURN(xla::Buffer biases,
+                      client_.FromVector(arrays.biases, {xla::DType::kF32, dims}));
+  FB_ASSIGN_OR_RETURN(xla::Buffer factors,
+                      client_.FromVector(arrays.factors, {xla::DType::kF32, dims}));
+  FB_ASSIGN_OR_RETURN(xla::Buffer subtract,
+                      client_.FromVector(arrays.subtract, {xla::DType::kF32, dims}));
+  FB_ASSIGN_OR_RETURN(std::vector<xla::Buffer> results,
+                      Call(program, {logits, &tokens, &biases, &factors, &subtract}));
+  *logits = std::move(results[0]);
+  return OkStatus();
+}
+
+Status EngineDevice::FilterLogits(xla::Buffer* logits) {
+  FB_ASSIGN_OR_RETURN(std::vector<xla::Buffer> results,
+                      Call(*filter_, {logits, &temperatures_, &top_k_, &top_p_, &min_p_}));
+  *logits = std::move(results[0]);
+  return OkStatus();
+}
+
+Result<std::vector<xla::Buffer>> EngineDevice::FindTop(int32_t count, xla::Buffer* logits) {
+  FB_ASSIGN_OR_RETURN(xla::Buffer wanted, Scalar(client_, count));
+  return Call(*top_, {logits, &temperatures_, &wanted});
+}
+
+Result<DecodeOutputs> EngineDevice::Decode(const DecodeInputs& inputs, bool changed,
+                                           const DecodeSampling& sampling) {
   const int64_t last = *std::max_element(inputs.positions.begin(), inputs.positions.end());
   if (changed) FB_RETURN_IF_ERROR(Load(inputs));
-  std::array<xla::Buffer*, 4> arguments = {&tokens_, &positions_, &temperatures_, &seeds_};
+  std::array<xla::Buffer*, 2> arguments = {&tokens_, &positions_};
   xla::Executable& program = *decode_.at(ContextBucket(options_.context_buckets, last + 1));
   FB_ASSIGN_OR_RETURN(std::vector<xla::Buffer> results, Run(program, true, arguments));
-  tokens_ = std::move(results[1]);
-  positions_ = std::move(results[2]);
-  FB_ASSIGN_OR_RETURN(const std::vector<int32_t> packed, results[0].ToVector<int32_t>());
+  xla::Buffer logits = std::move(results[0]);
+  positions_ = std::move(results[1]);
+  if (sampling.edits != nullptr) {
+    const auto edit = edit_.lower_bound(sampling.edits->longest());
+    FB_CHECK(edit != edit_.end(), "a row of edits is longer than it may be");
+    FB_RETURN_IF_ERROR(EditLogits(sampling.edits->Pack(edit->first), *edit->second, &logits));
+  }
+  if (sampling.filter) FB_RETURN_IF_ERROR(FilterLogits(&logits));
+  FB_ASSIGN_OR_RETURN(std::vector<xla::Buffer> sampled,
+                      Call(*sample_, {&logits, &positions_, &temperatures_, &seeds_}));
+  tokens_ = std::move(sampled[1]);
+  std::vector<xla::Buffer> top;
+  if (sampling.top_logprobs > 0) {
+    FB_ASSIGN_OR_RETURN(top, FindTop(sampling.top_logprobs, &logits));
+  }
+
+  FB_ASSIGN_OR_RETURN(const std::vector<int32_t> packed, sampled[0].ToVector<int32_t>());
   const auto middle = packed.begin() + options_.shape.slots;
   DecodeOutputs out;
   out.tokens.assign(packed.begin(), middle);
   std::transform(middle, packed.end(), std::back_inserter(out.logprobs),
                  [](int32_t bits) { return std::bit_cast<float>(bits); });
+  if (!top.empty()) {
+    FB_ASSIGN_OR_RETURN(out.top_tokens, top[0].ToVector<int32_t>());
+    FB_ASSIGN_OR_RETURN(out.top_logprobs, top[1].ToVector<float>());
+  }
   return out;
 }
 

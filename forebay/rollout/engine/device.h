@@ -11,7 +11,9 @@
 
 #include "forebay/base/status.h"
 #include "forebay/models/model.h"
+#include "forebay/rollout/engine.h"
 #include "forebay/rollout/engine/device_weights.h"
+#include "forebay/rollout/engine/logit_edits.h"
 #include "forebay/rollout/engine/programs.h"
 #include "forebay/xla/client.h"
 
@@ -30,11 +32,25 @@ struct DecodeInputs {
   std::vector<int32_t> positions;  // that the tokens take; negative: idle
   std::vector<float> temperatures;
   std::vector<uint32_t> seeds;  // two a slot
+  std::vector<int32_t> top_k;
+  std::vector<float> top_p, min_p;
+};
+
+// What happens between the logits of a step and its tokens, for the slots that ask for it.
+struct DecodeSampling {
+  const LogitEdits* edits = nullptr;  // null: no slot has any
+  bool filter = false;                // by top_k, top_p and min_p of the inputs
+  int32_t top_logprobs = 0;           // alternatives to find
 };
 
 struct DecodeOutputs {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
+  // [slots, kTopLogprobsMax], of which the asked for are filled; or empty.
+  std::vector<int32_t> top_tokens;
+  std::vector<float> top_logprobs;
+  // The first `count` of a slot, those that can be sampled.
+  std::vector<TokenLogprob> Top(int64_t slot, int32_t count) const;
 };
 
 // One thread. Every call blocks until the device is done. After an error the cache may be gone: no
@@ -50,7 +66,8 @@ class EngineDevice {
   // One step of all slots that are not idle. With `changed` false, the tokens and positions are
   // those that the last step left on the device, and `inputs` only says how many entries are to be
   // attended.
-  Result<DecodeOutputs> Decode(const DecodeInputs& inputs, bool changed);
+  Result<DecodeOutputs> Decode(const DecodeInputs& inputs, bool changed,
+                               const DecodeSampling& sampling = {});
   // Writes the entries of tokens at positions start, start + 1, ...; at most the largest chunk,
   // start + chunk within the context.
   Status Prefill(int64_t slot, int64_t start, int64_t chunk, std::span<const int32_t> tokens);
@@ -64,7 +81,7 @@ class EngineDevice {
   int64_t compiles_after_warmup() const { return compiles_ - warm_compiles_; }
 
  private:
-  EngineDevice(const EngineDeviceOptions& options, xla::Client& client,
+  EngineDevice(const EngineDeviceOptions& options, int64_t vocab_size, xla::Client& client,
                std::shared_ptr<DeviceWeights> weights);
   Status Compile(Result<xla::Program> program, std::shared_ptr<xla::Executable>* out);
   Status CompileAll(const models::Model& model);
@@ -74,17 +91,29 @@ class EngineDevice {
   Result<std::vector<xla::Buffer>> Run(xla::Executable& program, bool with_params,
                                        std::span<xla::Buffer* const> inputs);
   Status Load(const DecodeInputs& inputs);
+  // Runs a program without cache or parameters.
+  Result<std::vector<xla::Buffer>> Call(xla::Executable& program,
+                                        std::vector<xla::Buffer*> inputs) {
+    return program.Execute(inputs);
+  }
+  Status EditLogits(const LogitEdits::Arrays& arrays, xla::Executable& program,
+                    xla::Buffer* logits);
+  Status FilterLogits(xla::Buffer* logits);
+  // The results of `top_`.
+  Result<std::vector<xla::Buffer>> FindTop(int32_t count, xla::Buffer* logits);
 
   const EngineDeviceOptions options_;
+  const int64_t vocab_size_;
   std::vector<int64_t> prefill_buckets_;  // the smallest and the largest context bucket
   xla::Client& client_;
   std::shared_ptr<DeviceWeights> weights_;
   std::map<int64_t, std::shared_ptr<xla::Executable>> decode_;  // by bucket
   std::map<std::pair<int64_t, int64_t>, std::shared_ptr<xla::Executable>>
       prefill_;  // chunk, bucket
-  std::shared_ptr<xla::Executable> copy_;
+  std::shared_ptr<xla::Executable> copy_, sample_, filter_, top_;
+  std::map<int64_t, std::shared_ptr<xla::Executable>> edit_;  // by the width of the lists
   std::vector<xla::Buffer> cache_;
-  xla::Buffer tokens_, positions_, temperatures_, seeds_;
+  xla::Buffer tokens_, positions_, temperatures_, seeds_, top_k_, top_p_, min_p_;
   int64_t compiles_ = 0, warm_compiles_ = 0;
 };
 

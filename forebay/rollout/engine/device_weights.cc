@@ -14,6 +14,7 @@
 #include "forebay/models/model.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/client.h"
+#include "forebay/xla/shape.h"
 
 namespace forebay::rollout {
 namespace {
@@ -29,7 +30,7 @@ bool Finite(const weights::HostTensor& tensor) {
 }  // namespace
 
 Result<std::shared_ptr<DeviceWeights>> UploadWeights(const models::Model& model,
-                                                     xla::Client& client,
+                                                     xla::Client& client, xla::DType dtype,
                                                      const weights::Snapshot& snapshot) {
   constexpr auto kLayout = models::LayerLayout::kPerLayer;
   Result<weights::TensorMap> converted = model.FromCheckpoint(snapshot.tensors, kLayout);
@@ -52,7 +53,11 @@ Result<std::shared_ptr<DeviceWeights>> UploadWeights(const models::Model& model,
           fmt::format("the weights of policy version {} hold NaN or infinity in {}",
                       snapshot.policy_version, spec.name));
     }
-    FB_ASSIGN_OR_RETURN(xla::Buffer buffer, client.FromHost(it->second.bytes(), spec.shape));
+    weights::HostTensor held = it->second;
+    if (dtype != held.shape().dtype) {
+      FB_ASSIGN_OR_RETURN(held, weights::ConvertFloat(it->second, dtype));
+    }
+    FB_ASSIGN_OR_RETURN(xla::Buffer buffer, client.FromHost(held.bytes(), held.shape()));
     out->params.push_back(std::move(buffer));
   }
   for (const xla::Buffer& buffer : out->params) FB_RETURN_IF_ERROR(buffer.Await());
@@ -60,9 +65,10 @@ Result<std::shared_ptr<DeviceWeights>> UploadWeights(const models::Model& model,
 }
 
 WeightUploader::WeightUploader(std::shared_ptr<const models::Model> model, xla::Client& client,
-                               Deliver deliver)
+                               xla::DType dtype, Deliver deliver)
     : model_(std::move(model)),
       client_(client),
+      dtype_(dtype),
       deliver_(std::move(deliver)),
       thread_([this] { Run(); }) {}
 
@@ -105,7 +111,7 @@ void WeightUploader::Run() {
       if (stopping_) return;
       job.swap(waiting_);
     }
-    deliver_(UploadWeights(*model_, client_, *job->snapshot), std::move(job->taken));
+    deliver_(UploadWeights(*model_, client_, dtype_, *job->snapshot), std::move(job->taken));
   }
 }
 

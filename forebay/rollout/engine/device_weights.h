@@ -15,6 +15,7 @@
 #include "forebay/models/model.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/client.h"
+#include "forebay/xla/shape.h"
 
 namespace forebay::rollout {
 
@@ -25,9 +26,9 @@ struct DeviceWeights {
 };
 
 // Checks that the snapshot covers the model (kInvalidArgument: names and shapes), converts,
-// uploads, waits. Blocks.
+// (to `dtype` in the end), uploads, waits. Blocks.
 Result<std::shared_ptr<DeviceWeights>> UploadWeights(const models::Model& model,
-                                                     xla::Client& client,
+                                                     xla::Client& client, xla::DType dtype,
                                                      const weights::Snapshot& snapshot);
 
 // A thread that uploads one snapshot at a time; of several that wait only the newest is uploaded.
@@ -39,7 +40,8 @@ class WeightUploader {
   using Deliver = std::function<void(Result<std::shared_ptr<DeviceWeights>>, Taken)>;
 
   // `deliver` is called for each snapshot, on this thread or on that of Upload; must not block.
-  WeightUploader(std::shared_ptr<const models::Model> model, xla::Client& client, Deliver deliver);
+  WeightUploader(std::shared_ptr<const models::Model> model, xla::Client& client, xla::DType dtype,
+                 Deliver deliver);
   ~WeightUploader() { Stop(); }
   WeightUploader(const WeightUploader&) = delete;
   WeightUploader& operator=(const WeightUploader&) = delete;
@@ -59,6 +61,7 @@ class WeightUploader {
 
   const std::shared_ptr<const models::Model> model_;
   xla::Client& client_;
+  const xla::DType dtype_;
   const Deliver deliver_;
   Mutex mutex_;
   CondVar changed_;

@@ -12,7 +12,12 @@ namespace forebay::rollout {
 Result<EngineDeviceOptions> ResolveOptions(const XlaEngineOptions& options,
                                            const models::ModelConfig& config);
 
+struct RequestLimits {
+  int64_t vocab_size = 0, context = 0;
+  bool has_tokenizer = false;
+};
+
 // Why the engine can never run this request (kInvalidArgument), or OK.
-Status CheckRequest(const GenerateRequest& request, int64_t vocab_size, int64_t context);
+Status CheckRequest(const GenerateRequest& request, const RequestLimits& limits);
 
 }  // namespace forebay::rollout

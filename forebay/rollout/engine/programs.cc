@@ -10,6 +10,7 @@
 
 #include "forebay/base/status.h"
 #include "forebay/models/model.h"
+#include "forebay/rollout/engine/processors.h"
 #include "forebay/rollout/engine/sampler.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
@@ -27,10 +28,11 @@ struct Inputs {
   int first_cache = 0;  // index of the first cache parameter
 };
 
-models::ParamValues TraceParams(xla::Graph& graph, const models::Model& model, int* count) {
+models::ParamValues TraceParams(xla::Graph& graph, const models::Model& model, DType dtype,
+                                int* count) {
   models::ParamValues params;
   for (const models::ParamSpec& spec : model.Params(models::LayerLayout::kPerLayer)) {
-    params[spec.name] = graph.Parameter(spec.shape, spec.name);
+    params[spec.name] = graph.Parameter({dtype, spec.shape.dims}, spec.name);
     ++*count;
   }
   return params;
@@ -52,7 +54,7 @@ models::KvCache TraceCache(xla::Graph& graph, const models::Model& model,
 
 Inputs TraceInputs(xla::Graph& graph, const models::Model& model, const EngineShape& shape) {
   Inputs inputs;
-  inputs.params = TraceParams(graph, model, &inputs.first_cache);
+  inputs.params = TraceParams(graph, model, shape.weights_dtype, &inputs.first_cache);
   inputs.cache = TraceCache(graph, model, shape);
   return inputs;
 }
@@ -74,7 +76,7 @@ Result<xla::Program> Finish(xla::Graph& graph, const models::KvCache& cache, int
 }  // namespace
 
 xla::Shape CacheShape(const models::ModelConfig& config, const EngineShape& shape) {
-  return {.dtype = DType::kF32,
+  return {.dtype = shape.cache_dtype,
           .dims = {shape.slots, config.kv_heads, shape.context, config.head_dim}};
 }
 
@@ -85,23 +87,14 @@ Result<xla::Program> DecodeProgram(const models::Model& model, const EngineShape
   const int64_t slots = shape.slots;
   const Value tokens_S = graph.Parameter({DType::kS32, {slots}}, "tokens");
   const Value positions_S = graph.Parameter({DType::kS32, {slots}}, "positions");
-  const Value temperatures_S = graph.Parameter({DType::kF32, {slots}}, "temperatures");
-  const Value seeds_S2 = graph.Parameter({DType::kU32, {slots, 2}}, "seeds");
-
   const Value hidden_SD = model.Decode(inputs.params, tokens_S, positions_S, bucket, &inputs.cache);
-  const Value logits_SV = xla::Linear(hidden_SD, model.Head(inputs.params));
-  const Value one = xla::Constant(graph, 1, DType::kS32);
-  const Value next_S = xla::Add(positions_S, one);
-  const Sampled sampled = Sample({.logits_SV = logits_SV,
-                                  .positions_S = next_S,
-                                  .temperatures_S = temperatures_S,
-                                  .seeds_S2 = seeds_S2});
-  const std::array<Value, 2> rows = {
-      xla::Reshape(sampled.tokens_S, {1, slots}),
-      xla::Reshape(xla::BitcastConvert(sampled.logprobs_S, DType::kS32), {1, slots})};
+  const Value head_VD = model.Head(inputs.params);
+  const Value narrow_SD =
+      hidden_SD.dtype() == head_VD.dtype() ? hidden_SD : xla::Convert(hidden_SD, head_VD.dtype());
+  const Value logits_SV = xla::DotGeneral(narrow_SD, head_VD, {{}, {}, {1}, {1}}, DType::kF32);
+  const Value next_S = xla::Add(positions_S, xla::Constant(graph, 1, DType::kS32));
   const Value busy = xla::Compare(positions_S, xla::ZerosLike(positions_S), xla::Comparison::kGe);
-  const std::array<Value, 3> more = {xla::Concatenate(rows, 0), sampled.tokens_S,
-                                     xla::Select(busy, next_S, positions_S)};
+  const std::array<Value, 2> more = {logits_SV, xla::Select(busy, next_S, positions_S)};
   return Finish(graph, inputs.cache, inputs.first_cache, more);
 }
 
@@ -128,7 +121,7 @@ Result<xla::Program> CopyProgram(const models::Model& model, const EngineShape& 
   xla::Dims row = CacheShape(model.config(), shape).dims;
   row[0] = 1;
   const Value clear = xla::Compare(from, zero, xla::Comparison::kLt);
-  const Value nothing = xla::Constant(graph, 0, DType::kF32);
+  const Value nothing = xla::Constant(graph, 0, shape.cache_dtype);
   for (std::vector<Value>* entries : {&cache.keys, &cache.values}) {
     for (Value& layer : *entries) {
       const Value source = xla::DynamicSlice(layer, from_starts, row);
@@ -136,6 +129,62 @@ Result<xla::Program> CopyProgram(const models::Model& model, const EngineShape& 
     }
   }
   return Finish(graph, cache, 0, {});
+}
+
+Result<xla::Program> SampleProgram(int64_t slots, int64_t vocab_size) {
+  xla::Graph graph("sample");
+  const Value logits_SV = graph.Parameter({DType::kF32, {slots, vocab_size}}, "logits");
+  const Value positions_S = graph.Parameter({DType::kS32, {slots}}, "positions");
+  const Value temperatures_S = graph.Parameter({DType::kF32, {slots}}, "temperatures");
+  const Value seeds_S2 = graph.Parameter({DType::kU32, {slots, 2}}, "seeds");
+  const Sampled sampled = Sample({.logits_SV = logits_SV,
+                                  .positions_S = positions_S,
+                                  .temperatures_S = temperatures_S,
+                                  .seeds_S2 = seeds_S2});
+  const std::array<Value, 2> rows = {
+      xla::Reshape(sampled.tokens_S, {1, slots}),
+      xla::Reshape(xla::BitcastConvert(sampled.logprobs_S, DType::kS32), {1, slots})};
+  const std::array<Value, 2> results = {xla::Concatenate(rows, 0), sampled.tokens_S};
+  return graph.Finish(results);
+}
+
+Result<xla::Program> EditProgram(int64_t slots, int64_t vocab_size, int64_t width) {
+  xla::Graph graph("edit_logits");
+  const Value logits_SV = graph.Parameter({DType::kF32, {slots, vocab_size}}, "logits");
+  const Value tokens_SK = graph.Parameter({DType::kS32, {slots, width}}, "tokens");
+  const Value biases_SK = graph.Parameter({DType::kF32, {slots, width}}, "biases");
+  const Value factors_SK = graph.Parameter({DType::kF32, {slots, width}}, "factors");
+  const Value subtract_SK = graph.Parameter({DType::kF32, {slots, width}}, "subtract");
+  const std::array<Value, 1> results = {EditLogits(logits_SV, {.tokens_SK = tokens_SK,
+                                                               .biases_SK = biases_SK,
+                                                               .factors_SK = factors_SK,
+                                                               .subtract_SK = subtract_SK})};
+  return graph.Finish(results);
+}
+
+Result<xla::Program> FilterProgram(int64_t slots, int64_t vocab_size) {
+  xla::Graph graph("filter_logits");
+  const Value logits_SV = graph.Parameter({DType::kF32, {slots, vocab_size}}, "logits");
+  const Value temperatures_S = graph.Parameter({DType::kF32, {slots}}, "temperatures");
+  const Value top_k_S = graph.Parameter({DType::kS32, {slots}}, "top_k");
+  const Value top_p_S = graph.Parameter({DType::kF32, {slots}}, "top_p");
+  const Value min_p_S = graph.Parameter({DType::kF32, {slots}}, "min_p");
+  const std::array<Value, 1> results = {FilterLogits(logits_SV, {.temperatures_S = temperatures_S,
+                                                                 .top_k_S = top_k_S,
+                                                                 .top_p_S = top_p_S,
+                                                                 .min_p_S = min_p_S})};
+  return graph.Finish(results);
+}
+
+Result<xla::Program> TopProgram(int64_t slots, int64_t vocab_size, int64_t most) {
+  xla::Graph graph("top_logprobs");
+  const Value logits_SV = graph.Parameter({DType::kF32, {slots, vocab_size}}, "logits");
+  const Value temperatures_S = graph.Parameter({DType::kF32, {slots}}, "temperatures");
+  const Value count = graph.Parameter({DType::kS32, {}}, "count");
+  const Top top =
+      TopLogprobs({.logits_SV = logits_SV, .temperatures_S = temperatures_S, .count = count}, most);
+  const std::array<Value, 2> results = {top.tokens_SN, top.logprobs_SN};
+  return graph.Finish(results);
 }
 
 }  // namespace forebay::rollout

@@ -66,14 +66,20 @@ Value RandomBits(Value seeds_S2, Value counters_S, int64_t n) {
   return Finalize(xla::Add(Finalize(xla::Xor(columns, key0)), key1));
 }
 
+Value Scaled(Value logits_SV, Value temperatures_S) {
+  const Value temperature = xla::ExpandDims(temperatures_S, 1);
+  const Value one = xla::ZerosLike(temperature) + 1.0;
+  const Value random = xla::Compare(temperature, xla::ZerosLike(temperature), xla::Comparison::kGt);
+  return logits_SV * (one / xla::Select(random, temperature, one));
+}
+
 Sampled Sample(const SampleInputs& inputs) {
   const Value logits = inputs.logits_SV;
   const Value temperature = xla::ExpandDims(inputs.temperatures_S, 1);
   const Value zero = xla::ZerosLike(temperature);
   const Value one = zero + 1.0;
   const Value random = xla::Compare(temperature, zero, xla::Comparison::kGt);
-  const Value scaled =
-      logits * xla::Select(random, one / xla::Select(random, temperature, one), one);
+  const Value scaled = Scaled(logits, inputs.temperatures_S);
 
   // argmax(x + g) samples softmax(x) where g = -log(e) and e is exponential. e = -log1p(-u) of a u
   // with 32 bits: the small e, which win, are the finely resolved ones; -log(-log(u)) would lose

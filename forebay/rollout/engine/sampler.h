@@ -15,6 +15,9 @@ namespace forebay::rollout {
 // where Threefry would take 100.
 xla::Value RandomBits(xla::Value seeds_S2, xla::Value counters_S, int64_t n);
 
+// Logits over temperature; as they are where it is 0 (greedy).
+xla::Value Scaled(xla::Value logits_SV, xla::Value temperatures_S);
+
 struct SampleInputs {
   xla::Value logits_SV;       // f32
   xla::Value positions_S;     // s32, that the sampled tokens will take: the counters

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "forebay/base/rng.h"
+#include "forebay/rollout/engine/reference_sampling_testing.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/graph_testing.h"
 #include "forebay/xla/ops.h"
@@ -34,24 +35,6 @@ Floats Filled(size_t count, const std::function<float(size_t)>& at) {
   Floats out(count);
   for (size_t i = 0; i < count; ++i) out[i] = at(i);
   return out;
-}
-
-// Pearson's statistic of `counts` against `probabilities`.
-double ChiSquare(const std::vector<int64_t>& counts, const std::vector<double>& probabilities) {
-  const auto total = static_cast<double>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
-  double sum = 0;
-  for (size_t i = 0; i < counts.size(); ++i) {
-    const double expected = total * probabilities[i];
-    sum += (static_cast<double>(counts[i]) - expected) *
-           (static_cast<double>(counts[i]) - expected) / expected;
-  }
-  return sum;
-}
-
-// What a correct sampler exceeds once in ten thousand seeds (Wilson and Hilferty's approximation).
-double ChiSquareLimit(size_t degrees) {
-  const double d = static_cast<double>(degrees), z = 3.72;
-  return d * std::pow(1 - 2 / (9 * d) + z * std::sqrt(2 / (9 * d)), 3);
 }
 
 struct Rows {

@@ -8,16 +8,11 @@
 
 namespace forebay::rollout {
 
-namespace {
-constexpr int64_t kChunksWhenBusy = 1;
-constexpr int64_t kChunksWhenEmpty = 4;
-}  // namespace
-
 Action NextAction(const Load& load) {
-  if (load.decoding == 0) return load.prefilling > 0 ? Action::kPrefill : Action::kIdle;
-  if (load.prefilling == 0) return Action::kDecode;
-  const int64_t chunks = 2 * load.decoding >= load.slots ? kChunksWhenBusy : kChunksWhenEmpty;
-  return load.chunks_since_decode < chunks ? Action::kPrefill : Action::kDecode;
+  if (load.next_chunk == 0) return load.decoding > 0 ? Action::kDecode : Action::kIdle;
+  if (load.decoding == 0) return Action::kPrefill;
+  return load.prefilled_since_decode + load.next_chunk <= load.prefill_max ? Action::kPrefill
+                                                                           : Action::kDecode;
 }
 
 int64_t ChunkSize(std::span<const int64_t> sizes, int64_t remaining) {

@@ -7,17 +7,17 @@
 namespace forebay::rollout {
 
 struct Load {
-  int64_t slots = 0;
-  int64_t decoding = 0;             // slots with a token to run
-  int64_t prefilling = 0;           // slots with a prompt to run
-  int64_t chunks_since_decode = 0;  // prefill chunks since the last decode step
+  int64_t decoding = 0;                // slots with a token to run
+  int64_t next_chunk = 0;              // tokens of the next prefill chunk; 0: no prompt to run
+  int64_t prefilled_since_decode = 0;  // tokens of the chunks since the last decode step
+  int64_t prefill_max = 0;             // the most of these while anything decodes
 };
 
 enum class Action { kIdle, kPrefill, kDecode };
 
-// Alternates one prefill chunk with one decode step while at least half of the slots decode. With
-// fewer, a decode step costs nearly as much and yields less, so up to four chunks come between two
-// steps. Neither side ever starves.
+// Prefill chunks first, as long as no more than `prefill_max` tokens (one chunk of the largest
+// size, or several of short prompts) come between two decode steps: a long prompt never holds up
+// running sequences for longer, and prompts never starve.
 Action NextAction(const Load& load);
 
 // The size of the next prefill chunk for `remaining` > 0 tokens: the smallest that holds them, or

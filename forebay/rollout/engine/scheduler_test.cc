@@ -24,15 +24,17 @@ TEST(SchedulerTest, ChoosesByLoad) {
     Action expected;
   };
   const std::vector<Case> cases = {
-      {{.slots = 16}, Action::kIdle},
-      {{.slots = 16, .prefilling = 1}, Action::kPrefill},
-      {{.slots = 16, .prefilling = 1, .chunks_since_decode = 9}, Action::kPrefill},
-      {{.slots = 16, .decoding = 1}, Action::kDecode},
-      {{.slots = 16, .decoding = 8, .prefilling = 8}, Action::kPrefill},
-      {{.slots = 16, .decoding = 8, .prefilling = 8, .chunks_since_decode = 1}, Action::kDecode},
-      {{.slots = 16, .decoding = 7, .prefilling = 9, .chunks_since_decode = 3}, Action::kPrefill},
-      {{.slots = 16, .decoding = 7, .prefilling = 9, .chunks_since_decode = 4}, Action::kDecode},
-      {{.slots = 1, .decoding = 1}, Action::kDecode},
+      {{.prefill_max = 128}, Action::kIdle},
+      {{.next_chunk = 64, .prefill_max = 128}, Action::kPrefill},
+      {{.next_chunk = 64, .prefilled_since_decode = 900, .prefill_max = 128}, Action::kPrefill},
+      {{.decoding = 1, .prefill_max = 128}, Action::kDecode},
+      {{.decoding = 1, .next_chunk = 128, .prefill_max = 128}, Action::kPrefill},
+      {{.decoding = 1, .next_chunk = 16, .prefilled_since_decode = 128, .prefill_max = 128},
+       Action::kDecode},
+      {{.decoding = 1, .next_chunk = 64, .prefilled_since_decode = 64, .prefill_max = 128},
+       Action::kPrefill},
+      {{.decoding = 15, .next_chunk = 128, .prefilled_since_decode = 16, .prefill_max = 128},
+       Action::kDecode},
   };
   for (size_t i = 0; i < cases.size(); ++i) {
     EXPECT_EQ(NextAction(cases[i].load), cases[i].expected) << "case " << i;
@@ -86,6 +88,15 @@ TEST(WaitingQueueTest, TakesOutWhatHasExpired) {
   EXPECT_THAT(queue.TakeExpired(start + std::chrono::seconds(3)), IsEmpty());
   EXPECT_THAT(queue.TakeExpired(start + std::chrono::hours(1)), ElementsAre(1));
   EXPECT_EQ(queue.size(), 1);
+  EXPECT_EQ(queue.Pop(), 3);
+}
+
+TEST(WaitingQueueTest, TakesOutWhatIsChosen) {
+  WaitingQueue<int> queue;
+  for (const int item : {1, 2, 3, 4}) queue.Push(0, TimePoint::max(), item);
+  EXPECT_THAT(queue.TakeIf([](int item) { return item % 2 == 0; }), ElementsAre(2, 4));
+  EXPECT_THAT(queue.TakeIf([](int item) { return item > 9; }), IsEmpty());
+  EXPECT_EQ(queue.Pop(), 1);
   EXPECT_EQ(queue.Pop(), 3);
 }
 
