@@ -1,0 +1,228 @@
+#include "forebay/env/subprocess/line_process.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "forebay/base/clock.h"
+#include "forebay/base/loop.h"
+#include "forebay/base/status.h"
+#include "forebay/base/task.h"
+#include "forebay/env/subprocess/process.h"
+#include "forebay/env/subprocess/stderr_log.h"
+#include "forebay/env/subprocess/wire.h"
+
+namespace forebay::env {
+namespace {
+
+constexpr int64_t kReadBytesPerTurn = 256 * 1024;  // then the loop's other work comes first
+constexpr int64_t kDrainBytesMax = 64 << 20;       // of a process that has ended
+// A process that ends closes its streams a moment before; one that lives on after that is killed.
+constexpr Duration kStreamGrace = std::chrono::seconds(1);
+
+// Reads what is there and feeds it to `sink` while that says true. False at the end of the stream.
+template <typename Sink>
+bool ReadAvailable(int fd, int64_t bytes_max, Sink sink) {
+  std::array<char, 64 * 1024> buffer;
+  while (bytes_max > 0) {
+    const ssize_t n = read(fd, buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+    if (n <= 0) return false;
+    bytes_max -= n;
+    if (!sink(std::string_view(buffer.data(), static_cast<size_t>(n)))) return true;
+  }
+  return true;
+}
+
+}  // namespace
+
+LineProcess::LineProcess(Loop& loop, LineProcessOptions options,
+                         std::function<Status(std::string_view)> on_line,
+                         std::function<void(const Status&)> on_end)
+    : loop_(loop),
+      options_(std::move(options)),
+      on_line_(std::move(on_line)),
+      on_end_(std::move(on_end)),
+      lines_(options_.line_bytes_max),
+      tail_(options_.stderr_tail_bytes),
+      reaped_(loop) {}
+
+Result<std::shared_ptr<LineProcess>> LineProcess::Start(
+    Loop& loop, LineProcessOptions options, std::function<Status(std::string_view)> on_line,
+    std::function<void(const Status&)> on_end) {
+  std::shared_ptr<LineProcess> self(
+      new LineProcess(loop, std::move(options), std::move(on_line), std::move(on_end)));
+  FB_ASSIGN_OR_RETURN(self->process_, ChildProcess::Start(self->options_.process));
+  self->Begin();
+  return self;
+}
+
+void LineProcess::Begin() {
+  loop_.WhenReadable(process_->exit_fd(), Weakly([](LineProcess& self) { self.OnExit(); }));
+  WatchOutput();
+  WatchErrors();
+}
+
+LineProcess::~LineProcess() { Unwatch(); }
+
+void LineProcess::Unwatch() {
+  if (process_ == nullptr) return;
+  for (const int fd : {process_->input().get(), process_->output().get(), process_->errors().get(),
+                       process_->exit_fd()}) {
+    if (fd >= 0) loop_.Forget(fd);
+  }
+}
+
+void LineProcess::Abandon() {
+  on_line_ = nullptr;
+  on_end_ = nullptr;
+  if (!ended()) reason_ = Cancelled("it was given up");
+  Unwatch();
+  process_.reset();
+  reaped_.Set(true);
+}
+
+void LineProcess::Send(std::string_view line) {
+  if (ended() || input_ended_) return;
+  if (outbox_.size() + line.size() > options_.outbox_bytes_max) {
+    Kill(
+        Unavailable(fmt::format("did not read its standard input: {} bytes wait", outbox_.size())));
+    return;
+  }
+  outbox_.append(line);
+  outbox_.push_back('\n');
+  Write();
+}
+
+void LineProcess::Write() {
+  while (!outbox_.empty() && !write_watched_ && process_ && process_->input().valid()) {
+    const ssize_t n =
+        send(process_->input().get(), outbox_.data(), outbox_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) {
+      outbox_.erase(0, static_cast<size_t>(n));
+    } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      write_watched_ = true;
+      loop_.WhenWritable(process_->input().get(), Weakly([](LineProcess& self) {
+                           self.write_watched_ = false;
+                           self.Write();
+                         }));
+    } else if (n < 0 && errno != EINTR) {
+      outbox_.clear();  // its end comes as well
+    }
+  }
+}
+
+void LineProcess::WatchOutput() {
+  loop_.WhenReadable(process_->output().get(), Weakly([](LineProcess& self) {
+                       if (self.ended()) return;
+                       const bool open = self.ReadOutput(kReadBytesPerTurn);
+                       if (self.ended()) return;
+                       if (open) return self.WatchOutput();
+                       self.loop_.RunAt(
+                           self.loop_.Now() + kStreamGrace, self.Weakly([](LineProcess& late) {
+                             if (late.input_ended_) return;  // it was asked to end
+                             late.Kill(Unavailable("closed its standard output but did not end"));
+                           }));
+                     }));
+}
+
+void LineProcess::WatchErrors() {
+  loop_.WhenReadable(process_->errors().get(), Weakly([](LineProcess& self) {
+                       if (self.ReadErrors(kReadBytesPerTurn)) self.WatchErrors();
+                     }));
+}
+
+bool LineProcess::ReadOutput(int64_t bytes_max) {
+  return ReadAvailable(process_->output().get(), bytes_max, [this](std::string_view bytes) {
+    lines_.Feed(bytes);
+    while (!ended()) {
+      const auto line = lines_.Next();
+      if (!line.ok()) {
+        Kill(line.status());
+      } else if (!line->has_value()) {
+        break;
+      } else if (const Status status = on_line_ ? on_line_(**line) : OkStatus(); !status.ok()) {
+        Kill(status);
+      }
+    }
+    return !ended();
+  });
+}
+
+bool LineProcess::ReadErrors(int64_t bytes_max) {
+  return ReadAvailable(process_->errors().get(), bytes_max, [this](std::string_view bytes) {
+    tail_.Add(bytes);
+    if (options_.log) options_.log->Append(bytes);
+    return true;
+  });
+}
+
+void LineProcess::Kill(const Status& reason) {
+  if (ended()) return;
+  ReadErrors(kDrainBytesMax);
+  process_->KillGroup(SIGKILL);
+  Break(reason);
+}
+
+// Tells the reason, with the command and the last lines of its stderr.
+void LineProcess::Break(const Status& reason) {
+  std::string message =
+      fmt::format("`{}` {}", fmt::join(options_.process.command, " "), reason.message());
+  if (const std::string lines = tail_.Lines(); !lines.empty()) {
+    message += "; the last lines of its standard error:\n" + lines;
+  }
+  reason_ = Status(reason.code(), std::move(message));
+  const auto on_end = std::exchange(on_end_, nullptr);
+  if (on_end) on_end(reason_);
+}
+
+void LineProcess::OnExit() {
+  if (!ended()) ReadOutput(kDrainBytesMax);  // what it wrote before the end counts
+  ReadErrors(kDrainBytesMax);
+  const std::optional<ExitStatus> status = process_->Poll();
+  if (!status) {
+    loop_.WhenReadable(process_->exit_fd(), Weakly([](LineProcess& self) { self.OnExit(); }));
+    return;
+  }
+  reaped_.Set(true);
+  if (!ended()) Break(Unavailable(status->ToString()));
+}
+
+Task<void> LineProcess::End(std::shared_ptr<LineProcess> self, TimePoint deadline) {
+  if (self->process_ == nullptr) co_return;
+  self->input_ended_ = true;
+  if (self->process_->input().valid()) {
+    self->Write();  // what still fits
+    self->loop_.Forget(self->process_->input().get());
+    self->process_->input().Close();
+  }
+  const uint64_t timer = self->loop_.RunAt(deadline, self->Weakly([](LineProcess& late) {
+    late.Kill(DeadlineExceeded("did not end when its input did"));
+  }));
+  co_await self->reaped_.Wait();
+  self->loop_.Cancel(timer);
+}
+
+std::function<void()> LineProcess::Weakly(std::function<void(LineProcess&)> fn) {
+  return [weak = weak_from_this(), fn = std::move(fn)] {
+    if (const auto self = weak.lock()) fn(*self);
+  };
+}
+
+}  // namespace forebay::env

@@ -1,0 +1,83 @@
+// LineProcess: a process that is spoken with in lines, over its standard input and output.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "forebay/base/clock.h"
+#include "forebay/base/loop.h"
+#include "forebay/base/one_shot.h"
+#include "forebay/base/status.h"
+#include "forebay/base/task.h"
+#include "forebay/env/subprocess/process.h"
+#include "forebay/env/subprocess/stderr_log.h"
+#include "forebay/env/subprocess/wire.h"
+
+namespace forebay::env {
+
+struct LineProcessOptions {
+  ProcessOptions process;
+  size_t line_bytes_max = size_t{4} << 20;
+  size_t outbox_bytes_max = size_t{64} << 20;  // written and not taken by the process
+  size_t stderr_tail_bytes = 4096;
+  std::shared_ptr<RotatingLog> log;  // of its standard error; null drops it
+};
+
+// Lives on the loop. The destructor kills it.
+class LineProcess : public std::enable_shared_from_this<LineProcess> {
+ public:
+  // `on_line` gets each line of its output; what it returns if not OK ends the process.
+  // `on_end` is told once why nothing more comes: that reason, Kill's, or how the process ended
+  // (kUnavailable), with the last lines of its stderr. Neither is called after Abandon.
+  static Result<std::shared_ptr<LineProcess>> Start(Loop& loop, LineProcessOptions options,
+                                                    std::function<Status(std::string_view)> on_line,
+                                                    std::function<void(const Status&)> on_end);
+  ~LineProcess();
+  LineProcess(const LineProcess&) = delete;
+  LineProcess& operator=(const LineProcess&) = delete;
+
+  // A newline is added. Dropped when it has ended.
+  void Send(std::string_view line);
+  void Kill(const Status& reason);
+  // Ends its input, waits for its end, kills it at the deadline.
+  static Task<void> End(std::shared_ptr<LineProcess> self, TimePoint deadline);
+  // Kills and reaps it at once, which may block for milliseconds. Nothing is called any more.
+  void Abandon();
+
+  bool ended() const { return !reason_.ok(); }
+  const Status& reason() const { return reason_; }
+
+ private:
+  LineProcess(Loop& loop, LineProcessOptions options,
+              std::function<Status(std::string_view)> on_line,
+              std::function<void(const Status&)> on_end);
+  void Begin();
+  void Unwatch();
+  void Write();
+  void WatchOutput();
+  void WatchErrors();
+  bool ReadOutput(int64_t bytes_max);  // false at its end
+  bool ReadErrors(int64_t bytes_max);
+  void OnExit();
+  void Break(const Status& reason);
+  std::function<void()> Weakly(std::function<void(LineProcess&)> fn);
+
+  Loop& loop_;
+  const LineProcessOptions options_;
+  std::function<Status(std::string_view)> on_line_;
+  std::function<void(const Status&)> on_end_;
+  std::unique_ptr<ChildProcess> process_;
+  LineSplitter lines_;
+  StderrTail tail_;
+  std::string outbox_;
+  bool write_watched_ = false;
+  bool input_ended_ = false;
+  Status reason_;               // why it ended
+  const OneShot<bool> reaped_;  // the process is gone
+};
+
+}  // namespace forebay::env
