@@ -70,12 +70,13 @@ std::string FormatReport(const RunReport& r) {
     if (r.after) out += FormatEval("after", *r.after);
   }
   out += fmt::format(
-      "learner busy          {:.1f} % of the time\n"
+      "learner busy          {:.1f} % of the time; dispatch gaps {:.1f} % of its steps\n"
       "trained               {:.0f} tok/s; sampled {:.0f} tok/s\n"
       "padding waste         {:.1f} %\n"
       "compiled programs     {}; {} after warm-up\n"
       "staleness             ",
-      100 * r.utilization(), r.seconds > 0 ? static_cast<double>(r.tokens) / r.seconds : 0,
+      100 * r.utilization(), 100 * r.dispatch_gap(),
+      r.seconds > 0 ? static_cast<double>(r.tokens) / r.seconds : 0,
       r.seconds > 0 ? static_cast<double>(r.sampled_tokens) / r.seconds : 0,
       100 * r.padding_waste(), r.programs, r.compiles_after_warmup);
   for (const auto& [age, count] : r.staleness) out += fmt::format("{}: {}  ", age, count);
@@ -103,6 +104,7 @@ std::string ReportJson(const RunReport& r) {
                               {"seconds", r.seconds},
                               {"fill_seconds", r.fill_seconds},
                               {"utilization", r.utilization()},
+                              {"dispatch_gap_fraction", r.dispatch_gap()},
                               {"before", EvalJson(r.before)},
                               {"after", EvalJson(r.after)},
                               {"step_rewards", r.step_rewards},

@@ -19,6 +19,7 @@ struct RunReport {
   double seconds = 0;       // wall time of training, evaluations left out
   double fill_seconds = 0;  // of it, until the first batch was there
   double busy_seconds = 0;  // of it, in optimizer steps on the device
+  double gap_seconds = 0;   // of it, with a batch at hand and nothing for the device to do
   std::optional<EvalResult> before, after;
   std::vector<double> step_rewards;  // mean reward of each batch
   std::vector<double> step_seconds;  // when each step ended, from the start of training
@@ -33,6 +34,10 @@ struct RunReport {
   // Busy share of the time since the first batch: filling the empty pipeline happens once.
   double utilization() const {
     return seconds > fill_seconds ? busy_seconds / (seconds - fill_seconds) : 0;
+  }
+  // Of optimizer steps (compute and gap): what the host kept the device from.
+  double dispatch_gap() const {
+    return busy_seconds > 0 ? gap_seconds / (busy_seconds + gap_seconds) : 0;
   }
   double padding_waste() const {
     return padded_tokens > 0

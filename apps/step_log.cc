@@ -27,6 +27,7 @@ void StepLog::Step(const learner::StepMetrics& m) {
   if (++steps_here_ == 1) r.fill_seconds = m.lease_wait_s;
   r.steps = m.step;
   r.busy_seconds += m.device_s;
+  r.gap_seconds += m.dispatch_gap_s;
   r.seconds = seconds;
   r.trained_episodes += m.trajectories;
   r.tokens += m.packed_tokens;
@@ -74,6 +75,7 @@ void StepLog::Step(const learner::StepMetrics& m) {
                      {"wall_s", m.wall_s},
                      {"busy_s", m.device_s},
                      {"lease_wait_s", m.lease_wait_s},
+                     {"dispatch_gap_s", m.dispatch_gap_s},
                      {"pack_s", m.pack_s},
                      {"upload_s", m.upload_s},
                      {"publish_s", m.publish_s},

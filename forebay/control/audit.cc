@@ -118,11 +118,12 @@ struct Episodes {
 void AddSteps(const std::map<int64_t, json>& steps, AuditReport* report) {
   AuditReport& r = *report;
   std::vector<double> wait, busy, ready, pending, staleness;
-  double wall = 0, tokens = 0, padded = 0, engine_busy = 0;
+  double wall = 0, gap = 0, tokens = 0, padded = 0, engine_busy = 0;
   int64_t actors = 0;
   for (const auto& [step, line] : steps) {
     ++r.steps;
     wall += line.value("wall_s", 0.0);
+    gap += line.value("dispatch_gap_s", 0.0);
     wait.push_back(line.value("lease_wait_s", 0.0));
     busy.push_back(line.value("busy_s", 0.0));
     ready.push_back(line.value("ready_groups", 0.0));
@@ -144,7 +145,9 @@ void AddSteps(const std::map<int64_t, json>& steps, AuditReport* report) {
     r.utilization = busy_total / wall;
     r.learner_share["busy"] = r.utilization;
     r.learner_share["lease_wait"] = Sum(wait) / wall;
-    r.learner_share["other"] = std::max(0.0, 1.0 - r.utilization - r.learner_share["lease_wait"]);
+    r.learner_share["dispatch_gap"] = gap / wall;
+    r.learner_share["other"] =
+        std::max(0.0, 1.0 - r.utilization - r.learner_share["lease_wait"] - gap / wall);
   }
   if (padded > 0) r.padding_waste = 1.0 - tokens / padded;
   if (r.steps > 0) {

@@ -29,7 +29,8 @@ struct AuditReport {
   // Of the time of all episodes: queue, prefill, decode, environment, reward, other (append,
   // admission).
   std::map<std::string, double> share;
-  // Of the learner's wall time: busy, lease_wait, other.
+  // Of the learner's wall time: busy, lease_wait, dispatch_gap (a batch was there, and the device
+  // had nothing to do), other.
   std::map<std::string, double> learner_share;
   Percentiles lease_wait_seconds, step_seconds;
   Percentiles ready_groups;  // complete groups in the buffer when a step began

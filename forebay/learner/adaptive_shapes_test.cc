@@ -63,7 +63,13 @@ class GatedStep final : public TrainStep {
 
   Result<StepOutcome> Run(std::span<const MicroBatch>, double) override { return Internal("no"); }
   Result<GradientValues> Gradients(const MicroBatch&) override { return Internal("no"); }
-  Result<weights::TensorMap> Params() const override { return Internal("no"); }
+  Status AddGradients(std::span<const MicroBatch>) override { return Internal("no"); }
+  void DropGradients() override {}
+  Status StartUpdate(double) override { return Internal("no"); }
+  Result<StepOutcome> FinishUpdate() override { return Internal("no"); }
+  bool Idle() const override { return true; }
+  void ForgetIdle() override {}
+  Result<weights::TensorMap> Params() override { return Internal("no"); }
   Result<TrainState> State() const override { return Internal("no"); }
   int64_t updates() const override { return 0; }
 

@@ -19,11 +19,6 @@ namespace forebay::learner {
 using weights::HostTensor;
 using weights::TensorMap;
 
-xla::Sharding Placed(const xla::Mesh& mesh, const xla::PartitionSpec& partition) {
-  if (mesh.size() == 1) return {};
-  return {.mesh = mesh, .spec = partition};
-}
-
 void DeviceArrays::AppendTo(Arguments* arguments) {
   for (xla::Buffer& buffer : buffers) arguments->push_back(&buffer);
 }
@@ -34,7 +29,7 @@ Status DeviceArrays::Upload(xla::Client& client, const xla::Mesh& mesh, const Te
     const auto found = tensors.find(spec.name);
     FB_CHECK(found != tensors.end(), spec.name);
     FB_ASSIGN_OR_RETURN(auto buffer, xla::SplitFromHost(client, found->second.bytes(), spec.shape,
-                                                        Placed(mesh, spec.partition)));
+                                                        {mesh, spec.partition}));
     uploaded.push_back(std::move(buffer));
   }
   buffers = std::move(uploaded);
@@ -45,8 +40,8 @@ Status DeviceArrays::UploadZeros(xla::Client& client, const xla::Mesh& mesh) {
   std::vector<xla::Buffer> uploaded;
   for (const auto& spec : specs) {
     const std::vector<std::byte> zeros(static_cast<size_t>(spec.shape.bytes()));
-    FB_ASSIGN_OR_RETURN(
-        auto buffer, xla::SplitFromHost(client, zeros, spec.shape, Placed(mesh, spec.partition)));
+    FB_ASSIGN_OR_RETURN(auto buffer,
+                        xla::SplitFromHost(client, zeros, spec.shape, {mesh, spec.partition}));
     uploaded.push_back(std::move(buffer));
   }
   buffers = std::move(uploaded);

@@ -15,9 +15,6 @@ namespace forebay::learner {
 // Arguments of an execution.
 using Arguments = std::vector<xla::Buffer*>;
 
-// How an array lies over a mesh: whole where there is one device, whatever axes the mesh has.
-xla::Sharding Placed(const xla::Mesh& mesh, const xla::PartitionSpec& partition);
-
 struct DeviceArrays {
   std::vector<models::ParamSpec> specs;
   std::vector<xla::Buffer> buffers;  // one a spec

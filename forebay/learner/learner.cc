@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <utility>
@@ -32,12 +34,23 @@
 namespace forebay::learner {
 namespace {
 
-// A lease is asked for in slices, so that a stop request is seen soon.
-constexpr double kLeaseSliceSeconds = 0.2;
+// A lease is asked for in slices, so that a stop request is seen soon, and the end of the step that
+// the device computes meanwhile even sooner.
+constexpr double kLeaseSliceSeconds = 0.2, kBusyLeaseSliceSeconds = 0.005;
+// So many micro-batches are handed over before the step before is finished: enough work for the
+// time that takes, and little enough that no plugin makes their sender wait (xla/client.h).
+constexpr size_t kMicroBatchesAhead = 8;
 
 using weights::Snapshot;
 
-void CopyLoss(const StepOutcome& outcome, StepMetrics* m) {
+// A step from its batch on.
+struct PlannedStep {
+  StepMetrics metrics;
+  std::vector<MicroBatch> micro_batches;  // empty once they are handed over
+  bool on_device = false;                 // it has any
+};
+
+void CopyOutcome(const StepOutcome& outcome, StepMetrics* m) {
   const LossSums& sums = outcome.sums;
   m->updated = outcome.updated;
   m->non_finite = !outcome.updated;
@@ -51,6 +64,16 @@ void CopyLoss(const StepOutcome& outcome, StepMetrics* m) {
   m->grad_norm = outcome.grad_norm;
   m->upload_s = outcome.upload_seconds;
   m->device_s = outcome.device_seconds;
+  m->dispatch_gap_s = outcome.idle_seconds;
+}
+
+// The first micro-batches, or the others.
+std::span<const MicroBatch> Ahead(const PlannedStep& step) {
+  const std::span<const MicroBatch> all = step.micro_batches;
+  return all.first(std::min(all.size(), kMicroBatchesAhead));
+}
+std::span<const MicroBatch> Rest(const PlannedStep& step) {
+  return std::span<const MicroBatch>(step.micro_batches).subspan(Ahead(step).size());
 }
 
 class LearnerImpl final : public Learner {
@@ -76,56 +99,21 @@ class LearnerImpl final : public Learner {
           [&](const CheckpointReport& report) { OnWritten(report, buffer, hooks); });
     }
     Status stepped = StepUntilDone(buffer, hooks, writer ? &*writer : nullptr, stop);
+    train_->DropGradients();  // of a step that an error kept from its update
     if (!writer) return stepped;
     const Status saved = Finish(*writer, hooks);
     return stepped.ok() ? saved : stepped;
   }
 
   Result<StepMetrics> Step(const buffer::Batch& batch) override {
-    if (batch.sequence != last_batch_ + 1) {
-      return FailedPrecondition(fmt::format(
-          "the weights hold batches up to {}, so the next one is {}, not {}: none is trained on "
-          "twice and "
-          "none is skipped; open the buffer with the committed_batch of the restored checkpoint",
-          last_batch_, last_batch_ + 1, batch.sequence));
-    }
-    if (batch.learner_version != policy_version_) {
-      return FailedPrecondition(fmt::format(
-          "batch {} was leased at version {}, the learner is at {}: its staleness was judged for "
-          "other "
-          "weights; open the buffer with the committed_batch of the restored checkpoint",
-          batch.sequence, batch.learner_version, policy_version_));
-    }
     const TimePoint start = Now();
-    shapes_->BeforeStep(step_, *train_);
-    FB_ASSIGN_OR_RETURN(TrainBatch built,
-                        BuildTrainBatch(batch, batch_options_, shapes_->current()));
-    StepMetrics m = std::move(built.metrics);
-    m.pack_s = Seconds(Now() - start);
-    m.learning_rate = LearningRate(options_.schedule, step_);
-    if (!built.micro_batches.empty()) {
-      FB_ASSIGN_OR_RETURN(const StepOutcome outcome,
-                          train_->Run(built.micro_batches, m.learning_rate));
-      CopyLoss(outcome, &m);
-    }
-    // From here on the batch is in the weights, whatever else fails.
-    last_batch_ = batch.sequence;
-    m.step = ++step_;
-    m.shapes = static_cast<int64_t>(shapes_->current().size());
-    shapes_->AfterStep(step_, built.lengths, *train_);
-    const TimePoint stepped = Now();
-    FB_RETURN_IF_ERROR(MakeSnapshot(m.updated));
-    const TimePoint copied = Now();
-    if (m.updated || weights_digest_.empty()) weights_digest_ = weights::Digest(snapshot_->tensors);
-    m.weights_digest = weights_digest_;
-    m.digest_s = Seconds(Now() - copied);
-    m.publish_s = Seconds(Now() - stepped);
-    m.policy_version = policy_version_;
-    m.programs = train_->programs();
-    m.programs_ahead = shapes_->programs_ahead();
-    m.compile_ahead_error = shapes_->status().message();
-    m.wall_s = Seconds(Now() - start);
-    return m;
+    train_->ForgetIdle();
+    FB_ASSIGN_OR_RETURN(PlannedStep step, Plan(batch, /*ahead=*/0));
+    FB_RETURN_IF_ERROR(train_->AddGradients(step.micro_batches));
+    FB_RETURN_IF_ERROR(StartUpdate(step));
+    FB_RETURN_IF_ERROR(Complete(&step));
+    step.metrics.wall_s = Seconds(Now() - start);
+    return std::move(step.metrics);
   }
 
   std::shared_ptr<const Snapshot> snapshot() const override { return snapshot_; }
@@ -145,30 +133,147 @@ class LearnerImpl final : public Learner {
   int64_t programs_ahead() const override { return shapes_->programs_ahead(); }
 
  private:
+  // The batch's part of a step that comes `ahead` steps after those that are done.
+  Result<PlannedStep> Plan(const buffer::Batch& batch, int64_t ahead) {
+    const int64_t last_batch = last_batch_ + ahead, policy_version = policy_version_ + ahead;
+    if (batch.sequence != last_batch + 1) {
+      return FailedPrecondition(fmt::format(
+          "the weights hold batches up to {}, so the next one is {}, not {}: none is trained on "
+          "twice and "
+          "none is skipped; open the buffer with the committed_batch of the restored checkpoint",
+          last_batch, last_batch + 1, batch.sequence));
+    }
+    if (batch.learner_version != policy_version) {
+      return FailedPrecondition(fmt::format(
+          "batch {} was leased at version {}, the learner is at {}: its staleness was judged for "
+          "other "
+          "weights; open the buffer with the committed_batch of the restored checkpoint",
+          batch.sequence, batch.learner_version, policy_version));
+    }
+    const TimePoint start = Now();
+    const int64_t steps_done = step_ + ahead;
+    shapes_->BeforeStep(steps_done, *train_);
+    FB_ASSIGN_OR_RETURN(TrainBatch built,
+                        BuildTrainBatch(batch, batch_options_, shapes_->current()));
+    PlannedStep step{.metrics = std::move(built.metrics),
+                     .micro_batches = std::move(built.micro_batches)};
+    step.on_device = !step.micro_batches.empty();
+    StepMetrics& m = step.metrics;
+    m.step = steps_done + 1;
+    m.learning_rate = LearningRate(options_.schedule, steps_done);
+    m.shapes = static_cast<int64_t>(shapes_->current().size());
+    shapes_->AfterStep(m.step, built.lengths, *train_);
+    m.pack_s = Seconds(Now() - start);
+    return step;
+  }
+
+  Status StartUpdate(PlannedStep& step) {
+    step.micro_batches.clear();
+    return step.on_device ? train_->StartUpdate(step.metrics.learning_rate) : OkStatus();
+  }
+
+  // Waits for the step's update and makes the next version of it.
+  Status Complete(PlannedStep* step) {
+    StepMetrics& m = step->metrics;
+    if (step->on_device) {
+      FB_ASSIGN_OR_RETURN(const StepOutcome outcome, train_->FinishUpdate());
+      CopyOutcome(outcome, &m);
+    }
+    // From here on the batch is in the weights, whatever else fails.
+    last_batch_ = m.batch_sequence;
+    step_ = m.step;
+    const TimePoint stepped = Now();
+    FB_RETURN_IF_ERROR(MakeSnapshot(m.updated));
+    const TimePoint copied = Now();
+    if (m.updated || weights_digest_.empty()) weights_digest_ = weights::Digest(snapshot_->tensors);
+    m.weights_digest = weights_digest_;
+    m.digest_s = Seconds(Now() - copied);
+    m.publish_s = Seconds(Now() - stepped);
+    m.policy_version = policy_version_;
+    m.programs = train_->programs();
+    m.programs_ahead = shapes_->programs_ahead();
+    m.compile_ahead_error = shapes_->status().message();
+    return OkStatus();
+  }
+
   Status StepUntilDone(buffer::Buffer& buffer, const LearnerHooks& hooks, CheckpointWriter* writer,
                        const std::stop_token& stop) {
-    TimePoint last = Now();
-    while (step_ < options_.steps && !stop.stop_requested()) {
-      const TimePoint asked = Now();
-      FB_ASSIGN_OR_RETURN(const auto batch, Lease(buffer, hooks, writer, stop));
-      if (!batch) break;
-      const double wait = Seconds(Now() - asked);
-      FB_ASSIGN_OR_RETURN(StepMetrics m, Step(*batch));
-      FB_RETURN_IF_ERROR(buffer.MarkTrained(batch->sequence));
-      const TimePoint done = Now();
-      if (hooks.publish) hooks.publish(snapshot_);
-      if (writer != nullptr) {
-        FB_RETURN_IF_ERROR(MaybeCheckpoint(*writer, hooks));
-      } else {
-        FB_RETURN_IF_ERROR(buffer.Commit(batch->sequence));
+    train_->ForgetIdle();
+    lease_wait_s_ = 0;
+    std::optional<PlannedStep> running;  // its update is under way
+    while (true) {
+      Result<std::optional<PlannedStep>> next = std::optional<PlannedStep>();
+      if (step_ + (running ? 1 : 0) < options_.steps && !stop.stop_requested()) {
+        next = Next(buffer, hooks, writer, running.has_value(), stop);
       }
-      m.lease_wait_s = wait;
-      m.publish_s += Seconds(Now() - done);
-      m.wall_s = Seconds(Now() - last);
-      last = Now();
-      if (hooks.metrics) hooks.metrics(m);
+      if (running) {
+        // Also when the next one failed: this one is in the weights.
+        FB_RETURN_IF_ERROR(Deliver(&*running, buffer, hooks, writer));
+        running.reset();
+      } else if (next.ok() && !*next) {
+        return OkStatus();
+      }
+      FB_RETURN_IF_ERROR(next.status());
+      if (!*next) continue;
+      running = std::move(*next);
+      FB_RETURN_IF_ERROR(train_->AddGradients(Rest(*running)));
+      FB_RETURN_IF_ERROR(StartUpdate(*running));
     }
+  }
+
+  // The next batch, packed, and its first gradients handed over. nullopt: stop was requested, or
+  // `busy`, the device ended its step before there was a batch.
+  Result<std::optional<PlannedStep>> Next(buffer::Buffer& buffer, const LearnerHooks& hooks,
+                                          CheckpointWriter* writer, bool busy,
+                                          const std::stop_token& stop) {
+    const TimePoint asked = Now();
+    FB_ASSIGN_OR_RETURN(const auto batch,
+                        busy ? LeaseAhead(buffer, stop) : Lease(buffer, hooks, writer, stop));
+    const double waited = busy ? 0 : Seconds(Now() - asked);
+    lease_wait_s_ += waited;
+    if (!batch) return std::optional<PlannedStep>();
+    FB_ASSIGN_OR_RETURN(PlannedStep step, Plan(*batch, busy ? 1 : 0));
+    step.metrics.lease_wait_s = waited;
+    FB_RETURN_IF_ERROR(train_->AddGradients(Ahead(step)));
+    return std::optional<PlannedStep>(std::move(step));
+  }
+
+  // Ends the step, and tells everybody.
+  Status Deliver(PlannedStep* step, buffer::Buffer& buffer, const LearnerHooks& hooks,
+                 CheckpointWriter* writer) {
+    FB_RETURN_IF_ERROR(Complete(step));
+    StepMetrics& m = step->metrics;
+    FB_RETURN_IF_ERROR(buffer.MarkTrained(m.batch_sequence));
+    const TimePoint done = Now();
+    if (hooks.publish) hooks.publish(snapshot_);
+    if (writer != nullptr) {
+      FB_RETURN_IF_ERROR(MaybeCheckpoint(*writer, hooks));
+    } else {
+      FB_RETURN_IF_ERROR(buffer.Commit(m.batch_sequence));
+    }
+    m.publish_s += Seconds(Now() - done);
+    if (step->on_device) {
+      // The device was idle while a batch was waited for, by steps that it had no part in, too.
+      m.dispatch_gap_s = std::max(0.0, m.dispatch_gap_s - lease_wait_s_);
+      lease_wait_s_ = 0;
+    }
+    m.wall_s = m.device_s + m.lease_wait_s + m.dispatch_gap_s;
+    if (hooks.metrics) hooks.metrics(m);
     return OkStatus();
+  }
+
+  // A batch for the version that the step under way makes. nullopt: the step ended first, or stop
+  // was requested.
+  Result<std::optional<buffer::Batch>> LeaseAhead(buffer::Buffer& buffer,
+                                                  const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      auto batch = buffer.Lease(options_.groups_per_step, policy_version_ + 1,
+                                Now() + FromSeconds(kBusyLeaseSliceSeconds));
+      if (batch.ok()) return std::optional<buffer::Batch>(std::move(*batch));
+      if (batch.status().code() != StatusCode::kDeadlineExceeded) return batch.status();
+      if (train_->Idle()) break;
+    }
+    return std::optional<buffer::Batch>();
   }
 
   // nullopt: stop was requested.
@@ -258,6 +363,7 @@ class LearnerImpl final : public Learner {
   int64_t step_;
   int64_t policy_version_;
   int64_t last_batch_;
+  double lease_wait_s_ = 0;        // while the device was idle, since it last had something to do
   int64_t captured_step_ = step_;  // the step of the newest checkpoint, or of the start
 };
 

@@ -3,8 +3,12 @@
 //   lease -> pack -> step -> publish -> (checkpoint, then commit the batches it holds)
 //
 // One optimizer step a batch, one policy version a step, no-ops included: pacing and staleness
-// count batches. Publishing hands over host copies; checkpoints are written by a thread of their
-// own. Given the same state, the same batches and the same shapes (LearnerOptions::shape_log),
+// count batches. The device does not wait for the rest: while it computes one step, the next batch
+// is leased (for the version that the step will make, so that ages are exact), packed and handed
+// over; while it computes the first gradients of that one, the step's metrics are read, its weights
+// copied and published, and a checkpoint's state copied, which a thread of its own writes. Where no
+// batch is ready, the step is finished first: what it publishes may be what actors wait for. Given
+// the same state, the same batches and the same shapes (LearnerOptions::shape_log),
 // every step gives the same bits.
 #pragma once
 

@@ -55,10 +55,13 @@ struct StepMetrics {
   int64_t programs_ahead = 0;       // of them in the background: no step waited for them
   std::string compile_ahead_error;  // why no more shapes are tried; "" while they are
 
-  // Seconds.
-  double lease_wait_s = 0, pack_s = 0, upload_s = 0, device_s = 0, publish_s = 0;
+  // Seconds. In a run, a step takes from the end of the one before on the device to its own end
+  // there: wall_s = device_s (the device computed) + lease_wait_s (there was no batch) +
+  // dispatch_gap_s (there was one, and the device had nothing to do all the same).
+  double wall_s = 0, device_s = 0, lease_wait_s = 0, dispatch_gap_s = 0;
+  // Of the learner's thread; the device computes meanwhile, where there is a batch.
+  double pack_s = 0, upload_s = 0, publish_s = 0;
   double digest_s = 0;  // of publish_s
-  double wall_s = 0;    // from the end of the step before
   double utilization() const { return wall_s > 0 ? device_s / wall_s : 0; }
 };
 

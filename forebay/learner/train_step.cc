@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/learner/device_arrays.h"
+#include "forebay/learner/dispatch_clock.h"
 #include "forebay/learner/layer_layout.h"
 #include "forebay/learner/lora.h"
 #include "forebay/learner/loss.h"
@@ -140,54 +142,90 @@ class TrainStepImpl final : public TrainStep {
 
   Result<StepOutcome> Run(std::span<const MicroBatch> batches, double learning_rate) override {
     FB_CHECK(!batches.empty(), "an optimizer step needs a micro-batch");
+    FB_CHECK(waiting_.metrics.empty(), "gradients wait for another update");
+    ForgetIdle();
+    FB_RETURN_IF_ERROR(AddGradients(batches));
+    FB_RETURN_IF_ERROR(StartUpdate(learning_rate));
+    return FinishUpdate();
+  }
+
+  Status AddGradients(std::span<const MicroBatch> batches) override {
+    const Status added = TryAddGradients(batches);
+    if (!added.ok()) DropGradients();
+    return added;
+  }
+
+  void DropGradients() override { waiting_ = {}; }
+
+  Status StartUpdate(double learning_rate) override {
+    FB_CHECK(!waiting_.metrics.empty(), "an update needs gradients");
+    FB_CHECK(!running_, "the update before was not finished");
     FB_RETURN_IF_ERROR(CheckWhole());
-    StepOutcome outcome;
-    const TimePoint start = Now();
-    Buffers sum, metrics;
-    for (const MicroBatch& batch : batches) {
-      FB_ASSIGN_OR_RETURN(Buffers gradients, RunGradient(batch, &outcome));
-      metrics.push_back(std::move(gradients.back()));
-      gradients.pop_back();
-      if (sum.empty()) {
-        sum = std::move(gradients);
-        continue;
-      }
-      Arguments arguments;
-      Append(sum, &arguments);
-      Append(gradients, &arguments);
-      FB_ASSIGN_OR_RETURN(sum, accumulate_->Execute(arguments));
-    }
-    FB_RETURN_IF_ERROR(Apply(std::move(sum), learning_rate, &outcome));
-    for (const xla::Buffer& metric : metrics) {  // last: reading waits for the device
+    FB_ASSIGN_OR_RETURN(
+        xla::Buffer hyper,
+        xla::SplitFromVector(client_,
+                             HyperParameters(options_.optimizer, learning_rate, updates_ + 1),
+                             {DType::kF32, {HyperCount(options_.optimizer)}}, Whole()));
+    Arguments arguments;
+    trained().AppendTo(&arguments);
+    state_.AppendTo(&arguments);
+    Append(waiting_.sum, &arguments);
+    arguments.push_back(&hyper);
+    whole_ = false;  // the arguments are donated
+    FB_ASSIGN_OR_RETURN(Buffers results, apply_->Execute(arguments));
+    FB_ASSIGN_OR_RETURN(const int64_t piece, Watch(results.back()));
+    const size_t n = trained().size();
+    trained().buffers = Take(results, 0, n);
+    state_.buffers = Take(results, n, state_.size());
+    running_.emplace(Update{std::move(waiting_), std::move(results.back()), piece + 1});
+    waiting_ = {};
+    return lora() ? Merge() : OkStatus();
+  }
+
+  Result<StepOutcome> FinishUpdate() override {
+    FB_CHECK(running_.has_value(), "no update was started");
+    const Update update = *std::exchange(running_, std::nullopt);
+    FB_ASSIGN_OR_RETURN(const auto norm, update.norm.ToVector<float>());
+    StepOutcome outcome{.grad_norm = static_cast<double>(norm[0]),
+                        .updated = std::isfinite(norm[0]),
+                        .upload_seconds = update.gradients.upload_seconds};
+    for (const xla::Buffer& metric : update.gradients.metrics) {
       FB_ASSIGN_OR_RETURN(const auto values, metric.ToVector<float>());
       outcome.sums.Add(values);
     }
-    outcome.device_seconds = Seconds(Now() - start) - outcome.upload_seconds;
+    whole_ = true;
+    if (outcome.updated) ++updates_;
+    const DispatchClock::Spans spans = clock_->Take(update.pieces_end, Now());
+    outcome.device_seconds = spans.busy_seconds;
+    outcome.idle_seconds = spans.idle_seconds;
     return outcome;
   }
 
+  bool Idle() const override { return clock_->Idle(); }
+  void ForgetIdle() override { clock_->ForgetIdle(Now()); }
+
   Result<GradientValues> Gradients(const MicroBatch& batch) override {
-    StepOutcome outcome;
-    FB_ASSIGN_OR_RETURN(const Buffers results, RunGradient(batch, &outcome));
+    Waiting one;
+    FB_ASSIGN_OR_RETURN(const Buffers results, RunGradient(batch, &one));
     FB_ASSIGN_OR_RETURN(const auto metrics, results.back().ToVector<float>());
-    outcome.sums.Add(metrics);
+    GradientValues values;
+    values.sums.Add(metrics);
     FB_ASSIGN_OR_RETURN(TensorMap tensors, ToHost(trained().specs, results));
-    if (lora()) return GradientValues{outcome.sums, SplitLayers(tensors)};
-    FB_ASSIGN_OR_RETURN(tensors, model_.ToCheckpoint(tensors, options_.gradient.layout));
-    return GradientValues{outcome.sums, std::move(tensors)};
+    if (lora()) {
+      values.gradients = SplitLayers(tensors);
+    } else {
+      FB_ASSIGN_OR_RETURN(values.gradients, model_.ToCheckpoint(tensors, options_.gradient.layout));
+    }
+    return values;
   }
 
-  Result<TensorMap> Params() const override {
+  Result<TensorMap> Params() override {
     FB_RETURN_IF_ERROR(CheckWhole());
     TensorMap tensors;
     if (lora()) {
-      // Execute takes what it could consume as mutable; nothing is donated here.
-      auto& self = const_cast<TrainStepImpl&>(*this);
-      Arguments arguments;
-      self.params_.AppendTo(&arguments);
-      self.adapters_.AppendTo(&arguments);
-      FB_ASSIGN_OR_RETURN(const Buffers merged, merge_->Execute(arguments));
-      FB_ASSIGN_OR_RETURN(tensors, ToHost(params_.specs, merged));
+      if (merged_.empty()) FB_RETURN_IF_ERROR(Merge());
+      FB_ASSIGN_OR_RETURN(tensors, ToHost(params_.specs, merged_));
+      merged_.clear();
     } else {
       FB_ASSIGN_OR_RETURN(tensors, params_.ToHost());
     }
@@ -208,7 +246,22 @@ class TrainStepImpl final : public TrainStep {
   int64_t programs() const override { return programs_; }
 
  private:
+  // Gradients that wait for their update.
+  struct Waiting {
+    Buffers sum, metrics;
+    // Those that compute them: KeepShapes may drop others' last reference.
+    std::vector<std::shared_ptr<xla::Executable>> programs;
+    double upload_seconds = 0;
+  };
+  // An update that was handed over.
+  struct Update {
+    Waiting gradients;
+    xla::Buffer norm;
+    int64_t pieces_end = 0;  // of the clock's: up to the update itself
+  };
+
   Status CheckWhole() const {
+    FB_CHECK(!running_, "an update is under way");
     if (whole_) return OkStatus();
     return FailedPrecondition(
         "the device failed during an optimizer update: weights and moments are lost; resume from a "
@@ -237,54 +290,71 @@ class TrainStepImpl final : public TrainStep {
     return JoinLayers(given, adapters_.specs, "the checkpoint's set of LoRA adapters");
   }
 
+  xla::Sharding Whole() const { return {.mesh = mesh(), .spec = {}}; }
+  xla::Sharding Planes() const { return {.mesh = mesh(), .spec = PlanesPartition()}; }
+
+  // Work was handed over whose results are there when `result` is. -> its number on the clock.
+  Result<int64_t> Watch(const xla::Buffer& result) {
+    const int64_t piece = clock_->Enqueued(Now());
+    FB_RETURN_IF_ERROR(result.OnReady([clock = clock_, piece] { clock->Completed(piece, Now()); }));
+    return piece;
+  }
+
+  Status TryAddGradients(std::span<const MicroBatch> batches) {
+    if (!running_) FB_RETURN_IF_ERROR(CheckWhole());
+    for (const MicroBatch& batch : batches) {
+      FB_ASSIGN_OR_RETURN(Buffers gradients, RunGradient(batch, &waiting_));
+      waiting_.metrics.push_back(std::move(gradients.back()));
+      gradients.pop_back();
+      if (waiting_.sum.empty()) {
+        waiting_.sum = std::move(gradients);
+        continue;
+      }
+      Arguments arguments;
+      Append(waiting_.sum, &arguments);
+      Append(gradients, &arguments);
+      FB_ASSIGN_OR_RETURN(waiting_.sum, accumulate_->Execute(arguments));
+      FB_RETURN_IF_ERROR(Watch(waiting_.sum.back()).status());
+    }
+    return OkStatus();
+  }
+
   // Gradients of one micro-batch, then its metrics.
-  Result<Buffers> RunGradient(const MicroBatch& batch, StepOutcome* outcome) {
-    const auto program = Gradient(batch.shape);
+  Result<Buffers> RunGradient(const MicroBatch& batch, Waiting* waiting) {
+    auto program = Gradient(batch.shape);
     FB_CHECK(program != nullptr,
              fmt::format("no program was compiled for {}", batch.shape.ToString()));
     const TimePoint start = Now();
     const BucketShape shape = batch.shape;
-    FB_ASSIGN_OR_RETURN(xla::Buffer ints,
-                        xla::SplitFromVector(client_, batch.ints,
-                                             {DType::kS32, {kIntPlanes, shape.rows, shape.length}},
-                                             Placed(mesh(), PlanesPartition())));
+    FB_ASSIGN_OR_RETURN(
+        xla::Buffer ints,
+        xla::SplitFromVector(client_, batch.ints,
+                             {DType::kS32, {kIntPlanes, shape.rows, shape.length}}, Planes()));
     FB_ASSIGN_OR_RETURN(
         xla::Buffer floats,
         xla::SplitFromVector(client_, batch.floats,
-                             {DType::kF32, {kFloatPlanes, shape.rows, shape.length}},
-                             Placed(mesh(), PlanesPartition())));
-    outcome->upload_seconds += Seconds(Now() - start);
+                             {DType::kF32, {kFloatPlanes, shape.rows, shape.length}}, Planes()));
+    waiting->upload_seconds += Seconds(Now() - start);
 
     Arguments arguments;
     params_.AppendTo(&arguments);
     adapters_.AppendTo(&arguments);
     arguments.push_back(&ints);
     arguments.push_back(&floats);
-    return program->Execute(arguments);
+    FB_ASSIGN_OR_RETURN(Buffers results, program->Execute(arguments));
+    waiting->programs.push_back(std::move(program));
+    FB_RETURN_IF_ERROR(Watch(results.back()).status());
+    return results;
   }
 
-  Status Apply(Buffers gradients, double learning_rate, StepOutcome* outcome) {
-    FB_ASSIGN_OR_RETURN(
-        xla::Buffer hyper,
-        xla::SplitFromVector(client_,
-                             HyperParameters(options_.optimizer, learning_rate, updates_ + 1),
-                             {DType::kF32, {HyperCount(options_.optimizer)}}, Placed(mesh(), {})));
+  // The effective weights, for Params. Handed over with the update, so that they do not queue
+  // behind the next step's gradients.
+  Status Merge() {
     Arguments arguments;
-    trained().AppendTo(&arguments);
-    state_.AppendTo(&arguments);
-    Append(gradients, &arguments);
-    arguments.push_back(&hyper);
-    whole_ = false;  // the arguments are donated
-    FB_ASSIGN_OR_RETURN(Buffers results, apply_->Execute(arguments));
-    const size_t n = trained().size();
-    trained().buffers = Take(results, 0, n);
-    state_.buffers = Take(results, n, state_.size());
-    FB_ASSIGN_OR_RETURN(const auto norm, results.back().ToVector<float>());
-    whole_ = true;
-    outcome->grad_norm = static_cast<double>(norm[0]);
-    outcome->updated = std::isfinite(norm[0]);
-    if (outcome->updated) ++updates_;
-    return OkStatus();
+    params_.AppendTo(&arguments);
+    adapters_.AppendTo(&arguments);
+    FB_ASSIGN_OR_RETURN(merged_, merge_->Execute(arguments));
+    return Watch(merged_.back()).status();
   }
 
   xla::Client& client_;
@@ -294,6 +364,11 @@ class TrainStepImpl final : public TrainStep {
   std::vector<ShapeProgram> gradient_ FB_GUARDED_BY(mutex_);
   std::shared_ptr<xla::Executable> accumulate_, apply_, merge_;
   DeviceArrays params_, adapters_, state_;
+  Buffers merged_;  // with adapters: of the newest update, until they were copied
+  Waiting waiting_;
+  std::optional<Update> running_;
+  // Shared with callbacks that may come after this object is gone.
+  const std::shared_ptr<DispatchClock> clock_ = std::make_shared<DispatchClock>(Now());
   TensorMap base_;  // with adapters: the checkpoint's own tensors
   bool whole_ = true;
   int64_t updates_ = 0;

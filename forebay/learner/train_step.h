@@ -50,10 +50,22 @@ struct StepOutcome {
   LossSums sums;
   double grad_norm = 0;
   bool updated = false;  // false: the norm was not finite, nothing changed
-  double upload_seconds = 0, device_seconds = 0;
+  // Of the device: how long it computed, and how long it had nothing to do since the update before,
+  // or since ForgetIdle. And how long the caller took to hand over micro-batches.
+  double device_seconds = 0, idle_seconds = 0, upload_seconds = 0;
 };
 
 // One thread at a time, CompileShapes excepted.
+//
+// Run is one optimizer step, waited for. A caller that keeps the device busy takes it in pieces, so
+// that the device has the next step's gradients to compute while the caller reads the outcome of
+// the update before and copies its weights:
+//
+//   AddGradients(1)  StartUpdate
+//   AddGradients(2)  FinishUpdate -> outcome of 1; Params, State: after 1  StartUpdate
+//   AddGradients(3)  FinishUpdate -> outcome of 2 ...
+//
+// Same programs, same order: the bits are those of Run.
 class TrainStep {
  public:
   // Uploads the state and compiles every program: only CompileShapes compiles later. Blocks.
@@ -75,6 +87,23 @@ class TrainStep {
   // unusable.
   virtual Result<StepOutcome> Run(std::span<const MicroBatch> batches, double learning_rate) = 0;
 
+  // Hands over the gradients of these micro-batches, added to those that wait for their update, of
+  // the weights as they will be after the update under way. Does not wait for the device, unless
+  // its plugin has too much queued (xla/client.h). CHECKs that the shapes are compiled. After an
+  // error no gradients wait.
+  virtual Status AddGradients(std::span<const MicroBatch> batches) = 0;
+  virtual void DropGradients() = 0;
+  // Hands over the update with the gradients that wait. Does not wait for the device. CHECKs that
+  // there are some, and that the update before was finished.
+  virtual Status StartUpdate(double learning_rate) = 0;
+  // Blocks until the update under way is done. CHECKs that there is one. An error of the device
+  // leaves the state unusable.
+  virtual Result<StepOutcome> FinishUpdate() = 0;
+  // The device has computed all that was handed over.
+  virtual bool Idle() const = 0;
+  // Idle time of the device until now is in no outcome.
+  virtual void ForgetIdle() = 0;
+
   // Loss sums and gradients (checkpoint names; with adapters: theirs) of one micro-batch, without
   // an update. For tests and analysis.
   struct GradientValues {
@@ -83,10 +112,11 @@ class TrainStep {
   };
   virtual Result<GradientValues> Gradients(const MicroBatch& batch) = 0;
 
-  // Copies to host memory. Block. kFailedPrecondition after a device error in the middle of an
-  // update.
+  // Copies to host memory. Block, for the update that was finished last, not for gradients that
+  // were handed over since. CHECK that no update is under way. kFailedPrecondition after a device
+  // error in the middle of an update.
   // What is published: the weights, with what adapters add to them.
-  virtual Result<weights::TensorMap> Params() const = 0;
+  virtual Result<weights::TensorMap> Params() = 0;
   // For a checkpoint. Without adapters `params` stays empty: Params() has them.
   virtual Result<TrainState> State() const = 0;
 

@@ -104,7 +104,7 @@ class TrainStepTest : public ::testing::Test {
     return std::move(*got);
   }
 
-  static weights::TensorMap Params(const TrainStep& step) {
+  static weights::TensorMap Params(TrainStep& step) {
     auto params = step.Params();
     FB_CHECK(params.ok(), params.status().ToString());
     return std::move(*params);

@@ -90,6 +90,10 @@ class Buffer {
   const Sharding* sharding() const;
   // Blocks until computed; reports the error of the computation that should have made it.
   Status Await() const;
+  // Does not block: `fn` runs once, when the value is there or has failed, on a thread of the
+  // plugin or, if that is so already, on this one. It must be quick and use nothing of this
+  // library. It may run after the Buffer is gone. Errors: `fn` may then never run.
+  Status OnReady(std::function<void()> fn) const;
   // Blocks and calls fn(slice, bytes) for each part of the array, row-major; one that several
   // devices have comes once. For arrays too large to be held whole on the host. An error of fn ends
   // the visit and is returned.

@@ -15,8 +15,9 @@
 namespace forebay::xla {
 
 // Splits `data` (row-major, the whole array of `shape`) over the mesh's devices. The memory is free
-// for the caller on return. On a mesh of one device this is Client::FromHost.
-// kInvalidArgument: a spec that does not fit, a wrong size, more devices than the client has.
+// for the caller on return. On a mesh of one device this is Client::FromHost, whatever axes the
+// spec names: there is nothing to split. kInvalidArgument: a spec that does not fit, a wrong size,
+// more devices than the client has.
 Result<Buffer> SplitFromHost(Client& client, std::span<const std::byte> data, const Shape& shape,
                              const Sharding& sharding);
 

@@ -134,6 +134,58 @@ Status Buffer::Await() const {
 
 namespace {
 
+// What Buffer::OnReady waits for: all parts, each with an event of its own.
+struct Waiter {
+  Waiter(const pjrt::Api& api_in, std::function<void()> fn_in, size_t parts)
+      : api(api_in), fn(std::move(fn_in)), left(parts) {}
+  const pjrt::Api api;
+  const std::function<void()> fn;
+  std::atomic<size_t> left;
+};
+struct WaitedEvent {
+  std::shared_ptr<Waiter> waiter;
+  PJRT_Event* event;
+};
+
+void OnEvent(PJRT_Error* error, void* user) {
+  const std::unique_ptr<WaitedEvent> waited(static_cast<WaitedEvent*>(user));
+  const Waiter& waiter = *waited->waiter;
+  // Whoever reads the value is told the error.
+  static_cast<void>(waiter.api.ToStatus(error, "PJRT_Event_OnReady"));
+  waiter.api.Destroy(waited->event);
+  if (waited->waiter->left.fetch_sub(1) == 1) waiter.fn();
+}
+
+}  // namespace
+
+Status Buffer::OnReady(std::function<void()> fn) const {
+  if (impl_ == nullptr) {
+    return FailedPrecondition(
+        "Buffer::OnReady: the buffer is empty (moved from, or donated to a program)");
+  }
+  const pjrt::Api& api = impl_->state->api;
+  const auto waiter = std::make_shared<Waiter>(api, std::move(fn), impl_->parts.size());
+  for (PJRT_Buffer* part : impl_->parts) {
+    PJRT_Buffer_ReadyEvent_Args ready = {};
+    ready.buffer = part;
+    FB_RETURN_IF_ERROR(FB_PJRT(api, PJRT_Buffer_ReadyEvent, ready));
+    auto waited = std::make_unique<WaitedEvent>(WaitedEvent{waiter, ready.event});
+    PJRT_Event_OnReady_Args args = {};
+    args.event = ready.event;
+    args.callback = &OnEvent;
+    args.user_arg = waited.get();
+    const Status status = FB_PJRT(api, PJRT_Event_OnReady, args);
+    if (!status.ok()) {
+      api.Destroy(ready.event);
+      return status;
+    }
+    static_cast<void>(waited.release());  // OnEvent's
+  }
+  return OkStatus();
+}
+
+namespace {
+
 Status PartToHost(const pjrt::Api& api, PJRT_Buffer* part, size_t rank, std::span<std::byte> dst) {
   // Row-major is said outright: without it, a plugin copies its own device layout (a TPU's is
   // tiled).
