@@ -56,7 +56,53 @@ Status ReadPositive(const json& object, std::string_view key, double* out, bool 
   return OkStatus();
 }
 
-Result<std::optional<RopeScaling>> ReadRope(const json& rope, std::string_view key, double* theta) {
+Status ReadLlama3(const json& rope, std::string_view key, RopeScaling* scaling) {
+  FB_RETURN_IF_ERROR(ReadPositive(rope, "low_freq_factor", &scaling->low_freq_factor, true));
+  FB_RETURN_IF_ERROR(ReadPositive(rope, "high_freq_factor", &scaling->high_freq_factor, true));
+  FB_RETURN_IF_ERROR(
+      ReadPositive(rope, "original_max_position_embeddings", &scaling->original_context, true));
+  if (scaling->high_freq_factor > scaling->low_freq_factor) return OkStatus();
+  return InvalidArgument(
+      fmt::format("config.json: \"{}\" has high_freq_factor {} and low_freq_factor {}; the first "
+                  "must be larger",
+                  key, scaling->high_freq_factor, scaling->low_freq_factor));
+}
+
+// A number above 0 if it is there.
+Status ReadOptional(const json& rope, std::string_view key, std::optional<double>* out) {
+  if (Find(rope, key) == nullptr) return OkStatus();
+  double number = 0;
+  FB_RETURN_IF_ERROR(ReadPositive(rope, key, &number, true));
+  *out = number;
+  return OkStatus();
+}
+
+Status ReadYarn(const json& rope, std::string_view key, int64_t context, RopeScaling* scaling) {
+  scaling->original_context = static_cast<double>(context);
+  FB_RETURN_IF_ERROR(
+      ReadPositive(rope, "original_max_position_embeddings", &scaling->original_context, false));
+  FB_RETURN_IF_ERROR(ReadPositive(rope, "beta_fast", &scaling->beta_fast, false));
+  FB_RETURN_IF_ERROR(ReadPositive(rope, "beta_slow", &scaling->beta_slow, false));
+  FB_RETURN_IF_ERROR(ReadOptional(rope, "attention_factor", &scaling->attention_factor));
+  FB_RETURN_IF_ERROR(ReadOptional(rope, "mscale", &scaling->mscale));
+  FB_RETURN_IF_ERROR(ReadOptional(rope, "mscale_all_dim", &scaling->mscale_all_dim));
+  if (const json* truncate = Find(rope, "truncate"); truncate != nullptr) {
+    if (!truncate->is_boolean()) {
+      return InvalidArgument(fmt::format(
+          "config.json: \"truncate\" of \"{}\" is {}; it must be true or false", key,
+          Show(*truncate)));
+    }
+    scaling->truncate = truncate->get<bool>();
+  }
+  if (scaling->beta_fast > scaling->beta_slow) return OkStatus();
+  return InvalidArgument(fmt::format(
+      "config.json: \"{}\" has beta_fast {} and beta_slow {}; the first must be larger", key,
+      scaling->beta_fast, scaling->beta_slow));
+}
+
+// `context`: max_position_embeddings.
+Result<std::optional<RopeScaling>> ReadRope(const json& rope, std::string_view key, int64_t context,
+                                            double* theta) {
   if (!rope.is_object()) {
     return InvalidArgument(
         fmt::format("config.json: \"{}\" is {}; it must be null or an object", key, Show(rope)));
@@ -66,27 +112,26 @@ Result<std::optional<RopeScaling>> ReadRope(const json& rope, std::string_view k
   if (type == nullptr) type = Find(rope, "type");
   if (type == nullptr || *type == "default") return std::optional<RopeScaling>();
   RopeScaling scaling;
-  if (*type == "linear") {
+  if (*type == "llama3") {
+    scaling.kind = RopeScaling::Kind::kLlama3;
+  } else if (*type == "linear") {
     scaling.kind = RopeScaling::Kind::kLinear;
-    FB_RETURN_IF_ERROR(ReadPositive(rope, "factor", &scaling.factor, true));
-    return std::optional(scaling);
-  }
-  if (*type != "llama3") {
-    return InvalidArgument(fmt::format(
-        "config.json: \"{}\" has the type {}; supported are \"llama3\", \"linear\" and \"default\" "
-        "(or null)",
-        key, Show(*type)));
+  } else if (*type == "yarn") {
+    scaling.kind = RopeScaling::Kind::kYarn;
+  } else if (*type != "dynamic") {
+    return InvalidArgument(
+        fmt::format("config.json: \"{}\" has the type {}; supported are \"llama3\", \"yarn\", "
+                    "\"linear\", \"dynamic\" and \"default\" (or null)",
+                    key, Show(*type)));
   }
   FB_RETURN_IF_ERROR(ReadPositive(rope, "factor", &scaling.factor, true));
-  FB_RETURN_IF_ERROR(ReadPositive(rope, "low_freq_factor", &scaling.low_freq_factor, true));
-  FB_RETURN_IF_ERROR(ReadPositive(rope, "high_freq_factor", &scaling.high_freq_factor, true));
-  FB_RETURN_IF_ERROR(
-      ReadPositive(rope, "original_max_position_embeddings", &scaling.original_context, true));
-  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
-    return InvalidArgument(
-        fmt::format("config.json: \"{}\" has high_freq_factor {} and low_freq_factor {}; the first "
-                    "must be larger",
-                    key, scaling.high_freq_factor, scaling.low_freq_factor));
+  // Dynamic rotations stretch only beyond max_position_embeddings, where no context goes.
+  if (*type == "dynamic") return std::optional<RopeScaling>();
+  if (scaling.kind == RopeScaling::Kind::kLlama3) {
+    FB_RETURN_IF_ERROR(ReadLlama3(rope, key, &scaling));
+  }
+  if (scaling.kind == RopeScaling::Kind::kYarn) {
+    FB_RETURN_IF_ERROR(ReadYarn(rope, key, context, &scaling));
   }
   return std::optional(scaling);
 }
@@ -267,7 +312,8 @@ Result<ModelConfig> ConfigReader::Base(std::string_view architecture, bool tied)
   return config;
 }
 
-Result<std::optional<RopeScaling>> ConfigReader::Rope(double* theta, std::string_view part) const {
+Result<std::optional<RopeScaling>> ConfigReader::Rope(ModelConfig* config,
+                                                      std::string_view part) const {
   std::optional<RopeScaling> scaling;
   for (const std::string_view key : {"rope_parameters", "rope_scaling"}) {
     const json* rope = Find(*object_, key);
@@ -275,18 +321,27 @@ Result<std::optional<RopeScaling>> ConfigReader::Rope(double* theta, std::string
     if (!part.empty() && rope->is_object()) {
       if (const json* own = Find(*rope, part); own != nullptr) rope = own;
     }
-    FB_ASSIGN_OR_RETURN(const std::optional<RopeScaling> found, ReadRope(*rope, key, theta));
+    FB_ASSIGN_OR_RETURN(const std::optional<RopeScaling> found,
+                        ReadRope(*rope, key, config->context_max, &config->rope_theta));
     if (found) scaling = found;
+  }
+  if (scaling && scaling->kind == RopeScaling::Kind::kYarn) {
+    // Files differ in whether max_position_embeddings already is the stretched context.
+    const double reached =
+        std::min(scaling->original_context * scaling->factor, static_cast<double>(kSizeMax));
+    config->context_max = std::max(config->context_max, static_cast<int64_t>(reached));
   }
   return scaling;
 }
 
-Status ConfigReader::RopeTheta(std::string_view part, double* theta) const {
+Result<std::optional<RopeScaling>> ConfigReader::LocalRope(std::string_view part,
+                                                           const ModelConfig& config,
+                                                           double* theta) const {
   const json* rope = Find(*object_, "rope_parameters");
-  if (rope == nullptr || !rope->is_object()) return OkStatus();
+  if (rope == nullptr || !rope->is_object()) return std::optional<RopeScaling>();
   const json* own = Find(*rope, part);
-  if (own == nullptr || !own->is_object()) return OkStatus();
-  return ReadPositive(*own, "rope_theta", theta, false);
+  if (own == nullptr) return std::optional<RopeScaling>();
+  return ReadRope(*own, "rope_parameters", config.context_max, theta);
 }
 
 Result<std::vector<bool>> ConfigReader::SlidingLayers(int64_t layers) const {

@@ -42,11 +42,12 @@ class ConfigReader {
   // What all families have in common; `tied` is what the family assumes where the file is silent.
   Result<ModelConfig> Base(std::string_view architecture, bool tied) const;
   // "rope_parameters" (as newer versions of transformers write it) or "rope_scaling". `part`: the
-  // member of it that counts, where each type of layer has its own. A rope_theta in it goes to
-  // `theta`.
-  Result<std::optional<RopeScaling>> Rope(double* theta, std::string_view part = "") const;
-  // The rope_theta of a member of "rope_parameters", if it is there.
-  Status RopeTheta(std::string_view part, double* theta) const;
+  // member of it that counts, where each type of layer has its own. A rope_theta in it goes to the
+  // config, and so does the context that a stretched rotation reaches.
+  Result<std::optional<RopeScaling>> Rope(ModelConfig* config, std::string_view part = "") const;
+  // Of a member of "rope_parameters" alone, if it is there.
+  Result<std::optional<RopeScaling>> LocalRope(std::string_view part, const ModelConfig& config,
+                                               double* theta) const;
   // Which layers slide over a window ("layer_types"); empty where the file does not say.
   Result<std::vector<bool>> SlidingLayers(int64_t layers) const;
   // Whether the key is absent, null or an empty list.

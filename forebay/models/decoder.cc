@@ -20,6 +20,7 @@
 #include "forebay/models/layers.h"
 #include "forebay/models/model.h"
 #include "forebay/models/packed_attention.h"
+#include "forebay/models/rope.h"
 #include "forebay/models/row_split.h"
 #include "forebay/models/weight_map.h"
 #include "forebay/weights/snapshot.h"
@@ -175,8 +176,8 @@ Value Decoder::Hidden(const ParamValues& params, const PackedInputs& inputs,
                 .ropes = {},
                 .kinds = {}};
   const Value positions_N = flat(split.Deal(inputs.positions_BT));
-  for (const std::vector<float>& frequencies : spec_.frequencies) {
-    shared.ropes.push_back(MakeRopeTables(positions_N, frequencies));
+  for (const Rotation& rotation : spec_.rotations) {
+    shared.ropes.push_back(MakeRopeTables(positions_N, rotation));
   }
   std::vector<Value*> tables;
   for (Value& value : shared.mask.values) tables.push_back(&value);

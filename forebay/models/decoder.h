@@ -17,6 +17,7 @@
 #include "forebay/models/layers.h"
 #include "forebay/models/model.h"
 #include "forebay/models/parallel.h"
+#include "forebay/models/rope.h"
 #include "forebay/models/weight_map.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/graph.h"
@@ -27,7 +28,7 @@ namespace forebay::models {
 
 // What may differ between the layers of one model.
 struct LayerKind {
-  int rope = 0;        // which table of DecoderSpec::frequencies
+  int rope = 0;        // which of DecoderSpec::rotations
   int64_t window = 0;  // tokens that a query sees; 0: all
   friend bool operator==(const LayerKind&, const LayerKind&) = default;
 };
@@ -37,8 +38,8 @@ std::vector<LayerKind> WindowKinds(std::span<const int64_t> windows);
 
 struct DecoderSpec {
   WeightMap map;
-  std::vector<std::vector<float>> frequencies;  // radians per position, for each kind of rotation
-  std::vector<LayerKind> kinds;                 // one a layer
+  std::vector<Rotation> rotations;
+  std::vector<LayerKind> kinds;  // one a layer
   double embed_scale = 1;
   double score_scale = 0, softcap = 0;  // see ScoreOptions
 };

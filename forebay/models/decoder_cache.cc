@@ -14,6 +14,7 @@
 #include "forebay/models/decoder.h"
 #include "forebay/models/layers.h"
 #include "forebay/models/model.h"
+#include "forebay/models/rope.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
@@ -38,9 +39,9 @@ Value Decoder::RunCachedLayers(const ParamValues& params, const Step& step, Valu
                                KvCache* cache) const {
   xla::Graph& graph = *x.graph();
   std::vector<RopeTables> ropes;
-  ropes.reserve(spec_.frequencies.size());
-  for (const std::vector<float>& frequencies : spec_.frequencies) {
-    ropes.push_back(MakeRopeTables(step.positions_N, frequencies));
+  ropes.reserve(spec_.rotations.size());
+  for (const Rotation& rotation : spec_.rotations) {
+    ropes.push_back(MakeRopeTables(step.positions_N, rotation));
   }
   const int64_t dim = config().head_dim;
   for (size_t layer = 0; layer < spec_.kinds.size(); ++layer) {

@@ -109,15 +109,24 @@ TEST(FamilyConfigTest, Gemma3RopeParametersByLayerType) {
   json object = Small("Gemma3ForCausalLM");
   object["rope_parameters"] = {
       {"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 5e5}}},
-      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 2e4}}}};
+      {"sliding_attention", {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 2e4}}}};
   const Gemma3Config config = ParseGemma3Config(object.dump()).value();
   EXPECT_EQ(config.base.rope_theta, 5e5);
   EXPECT_EQ(config.local_theta, 2e4);
   ASSERT_TRUE(config.rope_scaling.has_value());
   EXPECT_EQ(config.rope_scaling->kind, RopeScaling::Kind::kLinear);
   EXPECT_EQ(config.rope_scaling->factor, 8);
-  const auto plain = RopeFrequencies(5e5, 16, nullptr);
-  EXPECT_FLOAT_EQ(RopeFrequencies(5e5, 16, &*config.rope_scaling)[3], plain[3] / 8);
+  const auto plain = MakeRotation(5e5, 16, {}).frequencies;
+  EXPECT_FLOAT_EQ(MakeRotation(5e5, 16, config.rope_scaling).frequencies[3], plain[3] / 8);
+  ASSERT_TRUE(config.local_scaling.has_value());
+  EXPECT_EQ(config.local_scaling->factor, 2);
+  object["rope_parameters"]["sliding_attention"] = {{"rope_type", "su"}};
+  EXPECT_THAT(Error(object), HasSubstr("\"su\"; supported are"));
+  // "rope_scaling" is of the global layers alone.
+  object.erase("rope_parameters");
+  object["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  EXPECT_TRUE(ParseGemma3Config(object.dump())->rope_scaling.has_value());
+  EXPECT_FALSE(ParseGemma3Config(object.dump())->local_scaling.has_value());
 }
 
 TEST(FamilyConfigTest, RefusesWhatItCannotCompute) {
@@ -128,7 +137,7 @@ TEST(FamilyConfigTest, RefusesWhatItCannotCompute) {
   };
   const std::vector<Bad> cases = {
       {"Qwen2ForCausalLM", "hidden_act", "gelu", "\"gelu\"; supported for Qwen2 models: \"silu\""},
-      {"Qwen2ForCausalLM", "rope_scaling", {{"type", "yarn"}, {"factor", 4}}, "\"yarn\""},
+      {"Qwen2ForCausalLM", "rope_scaling", {{"type", "su"}, {"factor", 4}}, "\"su\"; supported are"},
       {"Qwen2ForCausalLM", "vocab_size", nullptr, "a Qwen2 model needs it"},
       {"Qwen3ForCausalLM", "attention_bias", true, "attention_bias"},
       {"Qwen3ForCausalLM", "use_sliding_window", 3, "must be true or false"},

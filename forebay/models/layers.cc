@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "forebay/models/rope.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
@@ -77,12 +78,14 @@ Value GeGlu(Value x_ND, Value gate_FD, Value up_FD, Value down_DF) {
   return Gated(x_ND, gate_FD, up_FD, down_DF, GeluTanh);
 }
 
-RopeTables MakeRopeTables(Value positions_N, std::span<const float> frequencies) {
+RopeTables MakeRopeTables(Value positions_N, const Rotation& rotation) {
   xla::Graph& graph = *positions_N.graph();
-  const auto half = static_cast<int64_t>(frequencies.size());
+  const auto half = static_cast<int64_t>(rotation.frequencies.size());
   const Value position_N1 = xla::ExpandDims(xla::Convert(positions_N, xla::DType::kF32), -1);
-  const Value angle_NH = position_N1 * xla::ConstantArray(graph, frequencies, {1, half});
-  return {.cos_NH = xla::Cos(angle_NH), .sin_NH = xla::Sin(angle_NH)};
+  const Value angle_NH = position_N1 * xla::ConstantArray(graph, rotation.frequencies, {1, half});
+  const Value cos = xla::Cos(angle_NH), sin = xla::Sin(angle_NH);
+  if (rotation.amplitude == 1) return {.cos_NH = cos, .sin_NH = sin};
+  return {.cos_NH = cos * rotation.amplitude, .sin_NH = sin * rotation.amplitude};
 }
 
 Value ApplyRope(Value x_NAH, const RopeTables& rope, bool inverse) {

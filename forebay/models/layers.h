@@ -12,8 +12,7 @@
 // weights) under bf16 activations.
 #pragma once
 
-#include <span>
-
+#include "forebay/models/rope.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
@@ -39,14 +38,14 @@ xla::Value HeadRmsNorm(xla::Value x, xla::Value weight_H, double eps);
 xla::Value SwiGlu(xla::Value x_ND, xla::Value gate_FD, xla::Value up_FD, xla::Value down_DF);
 xla::Value GeGlu(xla::Value x_ND, xla::Value gate_FD, xla::Value up_FD, xla::Value down_DF);
 
-// cos and sin of each token's angles. Computed once for all layers.
+// cos and sin of each token's angles, times the rotation's amplitude. Computed once for all layers.
 struct RopeTables {
   xla::Value cos_NH, sin_NH;  // [N, H / 2]
 };
-RopeTables MakeRopeTables(xla::Value positions_N, std::span<const float> frequencies);
+RopeTables MakeRopeTables(xla::Value positions_N, const Rotation& rotation);
 
 // Rotates the pairs (i, i + H/2) of each head by the token's angle, as Hugging Face does; `inverse`
-// rotates back, which is also the rotation's gradient.
+// rotates the other way, which is the rotation's gradient.
 xla::Value ApplyRope(xla::Value x_NAH, const RopeTables& rope, bool inverse = false);
 
 }  // namespace forebay::models

@@ -18,6 +18,7 @@
 #include "forebay/models/layers.h"
 #include "forebay/models/packed_attention.h"
 #include "forebay/models/program_testing.h"
+#include "forebay/models/rope.h"
 #include "forebay/xla/client.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
@@ -112,11 +113,11 @@ std::vector<std::vector<float>> Evaluate(const Row& row, const Data& data, Form 
   const Value window = row.window > 0 ? program.Input(S32({}, {row.window})) : Value();
   std::vector<int32_t> positions;
   for (int64_t i = 0; i < n; ++i) positions.push_back(static_cast<int32_t>(i % row.length));
-  std::vector<float> frequencies;
+  Rotation rotation;
   for (int64_t i = 0; i < row.heads.head_dim / 2; ++i) {
-    frequencies.push_back(static_cast<float>(std::pow(100.0, -static_cast<double>(i) / 4)));
+    rotation.frequencies.push_back(static_cast<float>(std::pow(100.0, -static_cast<double>(i) / 4)));
   }
-  const RopeTables rope = MakeRopeTables(program.Input(S32({n}, positions)), frequencies);
+  const RopeTables rope = MakeRopeTables(program.Input(S32({n}, positions)), rotation);
   Values wide = in;
   for (Value& x : wide) x = xla::Convert(x, row.dtype);
   Value out;

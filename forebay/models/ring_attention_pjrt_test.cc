@@ -17,6 +17,7 @@
 #include "forebay/models/layers.h"
 #include "forebay/models/packed_attention.h"
 #include "forebay/models/parallel.h"
+#include "forebay/models/rope.h"
 #include "forebay/models/row_split.h"
 #include "forebay/xla/client.h"
 #include "forebay/xla/graph.h"
@@ -86,12 +87,13 @@ Values Attend(const Case& c, const Parallel& parallel, bool ring, std::span<cons
   xla::Graph& graph = *xs[0].graph();
   const int64_t length = xs[0].dim(1), tokens = c.rows * length;
   const RowSplit split(graph, parallel, length);
-  const std::vector<float> frequencies(static_cast<size_t>(c.heads.head_dim / 2), 0.3F);
+  const Rotation rotation{
+      .frequencies = std::vector<float>(static_cast<size_t>(c.heads.head_dim / 2), 0.3F)};
   const auto flat = [&](Value x) { return xla::Reshape(split.Deal(x), {tokens, -1}); };
   const Value segments = split.Deal(xs[4]);
   const RowMask mask = MakeRowMask(segments, AttentionForm::kBlocks, c.blocks, {split, ring});
   const RopeTables rope =
-      MakeRopeTables(xla::Reshape(split.Deal(xs[5]), {tokens}), frequencies);
+      MakeRopeTables(xla::Reshape(split.Deal(xs[5]), {tokens}), rotation);
   const Value attended =
       PackedAttention(flat(xs[0]), flat(xs[1]), flat(xs[2]), mask, rope, c.heads,
                       {.softcap = c.softcap, .window = c.window ? xs[6] : Value()});

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -117,6 +118,41 @@ void ExpectClose(const std::vector<float>& actual, const std::vector<float>& exp
   EXPECT_LE(difference, 1e-5 * largest) << what;
 }
 
+struct MeshCase {
+  xla::MeshSizes sizes;
+  ParallelOptions choices = {};
+};
+
+// Each mesh costs seconds: every family meets the ring on 2, 4 and 8 devices, one all other axes.
+std::vector<MeshCase> Meshes(const std::string& family, LayerLayout layout) {
+  if (layout == LayerLayout::kPerLayer) return {{{.tensor = 2}}};
+  const ParallelOptions ring{ContextAttention::kRing, ExpertTraffic::kAllToAll};
+  const ParallelOptions gather{ContextAttention::kGather, ExpertTraffic::kGather};
+  std::vector<MeshCase> meshes = {{{.context = 2}, ring},
+                                  {{.fsdp = 2, .context = 2}, gather},
+                                  {{.fsdp = 2, .context = 2}, ring},
+                                  {{.context = 4, .tensor = 2}, ring}};
+  const auto add = [&](std::initializer_list<MeshCase> more) {
+    meshes.insert(meshes.end(), more.begin(), more.end());
+  };
+  if (family == "gemma3") add({{{.context = 8}, ring}});
+  if (family == "qwen3_moe") {
+    add({{{.expert = 2}, ring},
+         {{.fsdp = 2, .expert = 2, .tensor = 2}, gather},
+         {{.fsdp = 2, .expert = 4}, ring},
+         {{.expert = 2, .context = 2, .tensor = 2}, ring}});
+  }
+  if (family == "llama") {
+    add({{{.data = 2}},
+         {{.fsdp = 4}},
+         {{.fsdp = 8}},
+         {{.data = 2, .fsdp = 2, .tensor = 2}},
+         {{.context = 8}, ring},
+         {{.fsdp = 2, .context = 2, .tensor = 2}, ring}});
+  }
+  return meshes;
+}
+
 class ShardedTest : public testing::TestWithParam<Family> {};
 
 TEST_P(ShardedTest, EveryMeshHasTheLossAndGradientsOfOneDevice) {
@@ -135,26 +171,14 @@ TEST_P(ShardedTest, EveryMeshHasTheLossAndGradientsOfOneDevice) {
           return LossAndGradients(*model, specs, {.layout = layout}, xs);
         },
         arguments);
-    // Each further mesh costs seconds: one family meets them all.
-    std::vector<xla::MeshSizes> meshes = {{.tensor = 2}};
-    if (layout == LayerLayout::kStacked) meshes = {{.fsdp = 2, .context = 2}};
-
-    if (layout == LayerLayout::kStacked && GetParam().name == "qwen3_moe") {
-      meshes = {{.expert = 2}, {.fsdp = 2, .expert = 2, .tensor = 2}};
-    }
-    if (layout == LayerLayout::kStacked && GetParam().name == "llama") {
-      meshes = {{.data = 2},    {.fsdp = 4},
-                {.fsdp = 8},    {.data = 2, .fsdp = 2, .tensor = 2},
-                {.context = 2}, {.fsdp = 2, .context = 2, .tensor = 2}};
-    }
-    for (const xla::MeshSizes& sizes : meshes) {
+    for (const auto& [sizes, choices] : Meshes(GetParam().name, layout)) {
       const int64_t devices = sizes.data * sizes.fsdp * sizes.expert * sizes.context * sizes.tensor;
       const xla::Mesh mesh = xla::Mesh::Create(sizes, devices).value();
       const auto results = xla::RunShardMap(
           {mesh, in, out},
           [&](std::span<const Value> xs) {
-            return LossAndGradients(*model, specs, {.layout = layout, .parallel = Parallel(true)},
-                                    xs);
+            return LossAndGradients(
+                *model, specs, {.layout = layout, .parallel = Parallel(true, choices)}, xs);
           },
           arguments);
       ASSERT_EQ(results.size(), expected.size());

@@ -32,9 +32,10 @@ Result<Gemma3Config> ParseGemma3Config(const std::string& config_json) {
   Gemma3Config config;
   FB_ASSIGN_OR_RETURN(config.base, reader.Base("Gemma3ForCausalLM", /*tied=*/true));
   if (!reader.Has("rope_theta")) config.base.rope_theta = 1e6;
-  FB_ASSIGN_OR_RETURN(config.rope_scaling, reader.Rope(&config.base.rope_theta, "full_attention"));
+  FB_ASSIGN_OR_RETURN(config.rope_scaling, reader.Rope(&config.base, "full_attention"));
   FB_RETURN_IF_ERROR(reader.Positive("rope_local_base_freq", &config.local_theta));
-  FB_RETURN_IF_ERROR(reader.RopeTheta("sliding_attention", &config.local_theta));
+  FB_ASSIGN_OR_RETURN(config.local_scaling,
+                      reader.LocalRope("sliding_attention", config.base, &config.local_theta));
   FB_RETURN_IF_ERROR(reader.Positive("query_pre_attn_scalar", &config.query_scalar));
   FB_RETURN_IF_ERROR(reader.Positive("attn_logit_softcapping", &config.softcap));
   config.window = 4096;

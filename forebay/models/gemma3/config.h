@@ -19,6 +19,7 @@ struct Gemma3Config {
   int64_t window = 0;
   std::vector<bool> sliding;  // one a layer
   double local_theta = 1e4;
+  std::optional<RopeScaling> local_scaling;
   double query_scalar = 256;  // scores are divided by its root
   double softcap = 0;         // of the scores; 0: none
 };

@@ -32,9 +32,8 @@ std::vector<LayerKind> Kinds(const Gemma3Config& config) {
 Gemma3::Gemma3(const Gemma3Config& config)
     : Decoder(
           {.map = {.config = config.base, .tensors = Gemma3LayerTensors(config), .norm_start = 0},
-           .frequencies = {RopeFrequencies(config.base.rope_theta, config.base.head_dim,
-                                           config.rope_scaling ? &*config.rope_scaling : nullptr),
-                           RopeFrequencies(config.local_theta, config.base.head_dim, nullptr)},
+           .rotations = {MakeRotation(config.base.rope_theta, config.base.head_dim, config.rope_scaling),
+                           MakeRotation(config.local_theta, config.base.head_dim, config.local_scaling)},
            .kinds = Kinds(config),
            .embed_scale = std::sqrt(static_cast<double>(config.base.width)),
            .score_scale = 1 / std::sqrt(config.query_scalar),

@@ -1,11 +1,9 @@
 #include "forebay/models/llama/config.h"
 
 #include <string>
-#include <vector>
 
 #include "forebay/base/status.h"
 #include "forebay/models/config_reader.h"
-#include "forebay/models/rope.h"
 
 namespace forebay::models {
 
@@ -15,13 +13,8 @@ Result<LlamaConfig> ParseLlamaConfig(const std::string& config_json) {
   FB_RETURN_IF_ERROR(reader.ExpectString("hidden_act", {"silu"}));
   LlamaConfig config;
   FB_ASSIGN_OR_RETURN(config.base, reader.Base("LlamaForCausalLM", /*tied=*/false));
-  FB_ASSIGN_OR_RETURN(config.rope_scaling, reader.Rope(&config.base.rope_theta));
+  FB_ASSIGN_OR_RETURN(config.rope_scaling, reader.Rope(&config.base));
   return config;
-}
-
-std::vector<float> RopeFrequencies(const LlamaConfig& config) {
-  return RopeFrequencies(config.base.rope_theta, config.base.head_dim,
-                         config.rope_scaling ? &*config.rope_scaling : nullptr);
 }
 
 }  // namespace forebay::models

@@ -3,7 +3,6 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "forebay/base/status.h"
 #include "forebay/models/model.h"
@@ -18,9 +17,5 @@ struct LlamaConfig {
 
 // From config.json text. Errors: see models/config_reader.h.
 Result<LlamaConfig> ParseLlamaConfig(const std::string& config_json);
-
-// Rotary frequencies in radians per position, head_dim / 2 of them, scaled where the config says
-// so.
-std::vector<float> RopeFrequencies(const LlamaConfig& config);
 
 }  // namespace forebay::models

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "forebay/models/model.h"
+#include "forebay/models/rope.h"
 
 namespace forebay::models {
 namespace {
@@ -64,10 +65,15 @@ TEST(LlamaConfigTest, RefusesWhatItCannotCompute) {
       {"hidden_act", "gelu", "\"gelu\""},
       {"quantization_config", {{"bits", 4}}, "quantization_config"},
       {"partial_rotary_factor", 0.5, "partial_rotary_factor"},
-      {"rope_scaling", {{"type", "yarn"}, {"factor", 4}}, "\"yarn\""},
+      {"rope_scaling", {{"type", "longrope"}, {"factor", 4}}, "\"longrope\"; supported are"},
       {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}}, "low_freq_factor"},
       {"rope_scaling", "llama3", "null or an object"},
-      {"rope_parameters", {{"rope_type", "dynamic"}}, "\"dynamic\""},
+      {"rope_parameters", {{"rope_type", "dynamic"}}, "no \"factor\""},
+      {"rope_scaling", {{"type", "yarn"}}, "no \"factor\""},
+      {"rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"beta_fast", 1}}, "beta_slow"},
+      {"rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"truncate", 1}}, "true or false"},
+      {"rope_scaling", {{"type", "yarn"}, {"factor", 4}, {"mscale", -1}}, "positive number"},
+      {"rope_scaling", {{"type", "linear"}, {"factor", 0}}, "positive number"},
       {"vocab_size", nullptr, "no \"vocab_size\""},
       {"vocab_size", -4, "must be an integer from 1"},
       {"vocab_size", 1e300, "must be an integer from 1"},
@@ -117,8 +123,14 @@ TEST(LlamaConfigTest, RefusesTextThatIsNoObject) {
   EXPECT_FALSE(Model::Create(deep).ok());
 }
 
+Rotation RotationOf(const json& object) {
+  const LlamaConfig config = ParseLlamaConfig(object.dump()).value();
+  return MakeRotation(config.base.rope_theta, config.base.head_dim, config.rope_scaling);
+}
+std::vector<float> Frequencies(const json& object) { return RotationOf(object).frequencies; }
+
 TEST(RopeFrequenciesTest, PlainOnesAreAGeometricSeries) {
-  const std::vector<float> f = RopeFrequencies(ParseLlamaConfig(Good().dump()).value());
+  const std::vector<float> f = Frequencies(Good());
   ASSERT_EQ(f.size(), 32u);
   EXPECT_FLOAT_EQ(f[0], 1.0F);
   EXPECT_FLOAT_EQ(f[16], 0.0031622776F);  // 100000^-0.5
@@ -134,7 +146,7 @@ TEST(RopeFrequenciesTest, Llama3ScalesSlowOnesOnly) {
                             {"low_freq_factor", 1.0},
                             {"high_freq_factor", 4.0},
                             {"original_max_position_embeddings", 8192}};
-  const std::vector<float> f = RopeFrequencies(ParseLlamaConfig(object.dump()).value());
+  const std::vector<float> f = Frequencies(object);
   ASSERT_EQ(f.size(), 64u);
   EXPECT_FLOAT_EQ(f[0], 1.0F);
   EXPECT_FLOAT_EQ(f[28], 0.0032114461F);               // turns 4.19 times in 8192 tokens: kept
@@ -144,7 +156,69 @@ TEST(RopeFrequenciesTest, Llama3ScalesSlowOnesOnly) {
   object["rope_parameters"]["rope_theta"] = 500000.0;
   object.erase("rope_scaling");
   object.erase("rope_theta");
-  EXPECT_EQ(RopeFrequencies(ParseLlamaConfig(object.dump()).value()), f);
+  EXPECT_EQ(Frequencies(object), f);
+}
+
+// Values of transformers' _compute_yarn_parameters (5.24).
+TEST(RopeFrequenciesTest, YarnKeepsFastOnesAndSharpensScores) {
+  struct Case {
+    double theta;
+    json scaling;
+    std::vector<float> frequencies;
+    double amplitude;
+  };
+  const std::vector<Case> cases = {
+      {1e6,
+       {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}},
+       {1, 0.177827939F, 0.0316227786F, 0.00421755994F, 0.000500000024F, 4.44569851e-05F,
+        7.90569356e-06F, 1.40585337e-06F},
+       1.13862944},
+      {1e4,
+       {{"type", "yarn"},
+        {"factor", 16.0},
+        {"original_max_position_embeddings", 256},
+        {"beta_fast", 16.0},
+        {"beta_slow", 2.0},
+        {"attention_factor", 1.5},
+        {"truncate", false}},
+       {1, 0.285350084F, 0.0383304954F, 0.00197642366F, 0.000624999986F, 0.000197642366F,
+        6.2500003e-05F, 1.97642366e-05F},
+       1.5},
+      {1e4,
+       {{"type", "yarn"},
+        {"factor", 16.0},
+        {"original_max_position_embeddings", 256},
+        {"mscale", 0.7},
+        {"mscale_all_dim", 0.3}},
+       {1, 0.242111877F, 0.0531250015F, 0.00938801281F, 0.000624999986F, 0.000197642366F,
+        6.2500003e-05F, 1.97642366e-05F},
+       1.10238722}};
+  for (const Case& c : cases) {
+    json object = Good();
+    object["head_dim"] = 16;
+    object["rope_theta"] = c.theta;
+    object["rope_scaling"] = c.scaling;
+    const Rotation rotation = RotationOf(object);
+    ASSERT_EQ(rotation.frequencies.size(), c.frequencies.size());
+    for (size_t i = 0; i < c.frequencies.size(); ++i) {
+      EXPECT_NEAR(rotation.frequencies[i] / c.frequencies[i], 1, 1e-5) << i;
+    }
+    EXPECT_NEAR(rotation.amplitude, c.amplitude, 1e-6);
+  }
+  json object = Good();
+  object["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}};  // of max_position_embeddings
+  const LlamaConfig config = ParseLlamaConfig(object.dump()).value();
+  EXPECT_EQ(config.rope_scaling->original_context, 8192);
+  EXPECT_EQ(config.base.context_max, 4 * 8192);
+}
+
+// Up to max_position_embeddings nothing is stretched, and the context ends there.
+TEST(RopeFrequenciesTest, DynamicOnesArePlainWithinTheContext) {
+  json object = Good();
+  const std::vector<float> plain = Frequencies(object);
+  object["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 8.0}};
+  EXPECT_EQ(Frequencies(object), plain);
+  EXPECT_EQ(ParseLlamaConfig(object.dump())->base.context_max, 8192);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ Result<Qwen2Config> ParseQwen2Config(const std::string& config_json) {
   FB_RETURN_IF_ERROR(reader.ExpectAbsent({"dual_chunk_attention_config"}));
   Qwen2Config config;
   FB_ASSIGN_OR_RETURN(config.base, reader.Base("Qwen2ForCausalLM", /*tied=*/false));
-  FB_ASSIGN_OR_RETURN(config.rope_scaling, reader.Rope(&config.base.rope_theta));
+  FB_ASSIGN_OR_RETURN(config.rope_scaling, reader.Rope(&config.base));
   FB_ASSIGN_OR_RETURN(config.windows, ReadQwenWindows(reader, config.base.layers));
   return config;
 }

@@ -19,8 +19,7 @@ using xla::Value;
 Qwen2::Qwen2(const Qwen2Config& config)
     : Decoder(
           {.map = {.config = config.base, .tensors = Qwen2LayerTensors(config)},
-           .frequencies = {RopeFrequencies(config.base.rope_theta, config.base.head_dim,
-                                           config.rope_scaling ? &*config.rope_scaling : nullptr)},
+           .rotations = {MakeRotation(config.base.rope_theta, config.base.head_dim, config.rope_scaling)},
            .kinds = WindowKinds(config.windows)}) {}
 
 Value Qwen2::RunLayer(const LayerWeights& weights, Value x_ND, const AttendFn& attend) const {

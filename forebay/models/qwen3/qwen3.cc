@@ -19,8 +19,7 @@ using xla::Value;
 Qwen3::Qwen3(const Qwen3Config& config)
     : Decoder(
           {.map = {.config = config.base, .tensors = Qwen3LayerTensors(config)},
-           .frequencies = {RopeFrequencies(config.base.rope_theta, config.base.head_dim,
-                                           config.rope_scaling ? &*config.rope_scaling : nullptr)},
+           .rotations = {MakeRotation(config.base.rope_theta, config.base.head_dim, config.rope_scaling)},
            .kinds = WindowKinds(config.windows)}) {}
 
 Value Qwen3::RunLayer(const LayerWeights& weights, Value x_ND, const AttendFn& attend) const {

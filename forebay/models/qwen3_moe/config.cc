@@ -38,7 +38,7 @@ Result<Qwen3MoeConfig> ParseQwen3MoeConfig(const std::string& config_json) {
   FB_RETURN_IF_ERROR(reader.ExpectFalse({"attention_bias"}));
   Qwen3MoeConfig config;
   FB_ASSIGN_OR_RETURN(config.base, reader.Base("Qwen3MoeForCausalLM", /*tied=*/false));
-  FB_ASSIGN_OR_RETURN(config.rope_scaling, reader.Rope(&config.base.rope_theta));
+  FB_ASSIGN_OR_RETURN(config.rope_scaling, reader.Rope(&config.base));
   FB_ASSIGN_OR_RETURN(config.windows, ReadQwenWindows(reader, config.base.layers));
   FB_RETURN_IF_ERROR(reader.Size("num_experts", &config.experts, true));
   FB_RETURN_IF_ERROR(reader.Size("num_experts_per_tok", &config.experts_per_token, true));

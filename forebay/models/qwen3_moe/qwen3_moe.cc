@@ -20,8 +20,7 @@ using xla::Value;
 Qwen3Moe::Qwen3Moe(const Qwen3MoeConfig& config)
     : Decoder(
           {.map = {.config = config.base, .tensors = Qwen3MoeLayerTensors(config)},
-           .frequencies = {RopeFrequencies(config.base.rope_theta, config.base.head_dim,
-                                           config.rope_scaling ? &*config.rope_scaling : nullptr)},
+           .rotations = {MakeRotation(config.base.rope_theta, config.base.head_dim, config.rope_scaling)},
            .kinds = WindowKinds(config.windows)}),
       experts_per_token_(config.experts_per_token),
       normalize_(config.normalize) {}
