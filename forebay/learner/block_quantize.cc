@@ -4,14 +4,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <numbers>
+#include <numeric>
+#include <utility>
+#include <vector>
 
 #include "forebay/learner/layer_layout.h"
 #include "forebay/learner/optimizer.h"
 #include "forebay/learner/optimizer_rules.h"
 #include "forebay/models/model.h"
+#include "forebay/xla/collectives.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::learner {
 namespace {
@@ -21,6 +26,7 @@ using xla::DType;
 using xla::Value;
 
 constexpr int64_t kUnquantizedMax = 4096;  // elements; what is smaller saves nothing
+constexpr int64_t kBlockMin = 16;          // with smaller blocks the scales weigh too much
 constexpr double kSignBit = 128;
 
 double Levels(bool is_signed) { return is_signed ? 127 : 255; }
@@ -33,86 +39,135 @@ Value Magnitude(Value level, bool is_signed) {
   return xla::Select(xla::Compare(level, zero, Comparison::kGe), magnitude, zero);
 }
 
-// Uniform in [0, 1), 24 bits: a hash (the finalizer of MurmurHash3) of the element and the seed.
-Value Uniform(const xla::Shape& shape, Value seed) {
-  xla::Graph& graph = *seed.graph();
-  const auto number = [&](uint32_t n) { return xla::Constant(graph, n, DType::kU32); };
-  Value h = xla::Iota(graph, {DType::kU32, {shape.elements()}}, 0) * number(0x9E3779B9U);
-  h = xla::Xor(h, seed);
-  h = xla::Xor(h, xla::ShiftRightLogical(h, number(16))) * number(0x85EBCA6BU);
-  h = xla::Xor(h, xla::ShiftRightLogical(h, number(13))) * number(0xC2B2AE35U);
-  h = xla::Xor(h, xla::ShiftRightLogical(h, number(16)));
-  const Value bits = xla::Convert(xla::ShiftRightLogical(h, number(8)), DType::kF32);
-  return xla::Reshape(bits * std::ldexp(1.0, -24), shape.dims);
-}
-
-// [layers..., x] <-> [layers..., blocks, 256], zeros behind the last element: each layer's tensor
-// has its own blocks, so that the state does not depend on the layer layout.
-xla::Dims Leading(const models::ParamSpec& spec) {
-  const auto& dims = spec.shape.dims;
-  return {dims.begin(), dims.begin() + StackedAxes(spec.name)};
-}
 int64_t ElementsOfOne(const models::ParamSpec& spec) {
+  const auto stacked = static_cast<size_t>(StackedAxes(spec.name));
   int64_t elements = 1;
-  for (size_t i = Leading(spec).size(); i < spec.shape.dims.size(); ++i) {
-    elements *= spec.shape.dims[i];
-  }
+  for (size_t i = stacked; i < spec.shape.dims.size(); ++i) elements *= spec.shape.dims[i];
   return elements;
 }
-xla::Dims Flat(const models::ParamSpec& spec, int64_t elements) {
-  xla::Dims dims = Leading(spec);
-  dims.push_back(elements);
-  return dims;
+
+// How the rows of a parameter come in blocks, and a device's part of a row in pieces of blocks: the
+// whole of one, unless the mesh cuts through it.
+struct Blocks {
+  int64_t block, piece;
+  int64_t row, part;  // elements
+
+  Blocks(const models::ParamSpec& spec, const xla::Mesh& mesh) : row(spec.shape.dims.back()) {
+    const xla::Axes& axes = spec.partition.dim(spec.shape.rank() - 1);
+    part = row / (mesh.size() == 1 ? 1 : mesh.Size(axes));
+    block = QuantizeBlockOf(row);
+    piece = std::gcd(block, part);
+  }
+  bool cut() const { return piece < block; }
+};
+
+// [..., elements] -> [..., elements / size, size].
+Value Apart(Value x, int64_t size) {
+  xla::Dims dims = x.shape().dims;
+  dims.back() /= size;
+  dims.push_back(size);
+  return xla::Reshape(x, std::move(dims));
 }
-xla::Dims Blocks(const models::ParamSpec& spec) {
-  xla::Dims dims = Flat(spec, QuantizedBlocks(ElementsOfOne(spec)));
-  dims.push_back(kQuantizeBlock);
-  return dims;
+
+// Scales of the pieces that this device has, from those of blocks.
+Value PieceScales(const RuleInput& in, const Blocks& blocks, Value scales) {
+  if (!blocks.cut()) return scales;
+  const int64_t pieces = blocks.block / blocks.piece;
+  xla::Dims repeated = scales.shape().dims;
+  repeated.push_back(pieces);
+  xla::Dims dims = scales.shape().dims;
+  dims.back() *= pieces;
+  const Value all = xla::Reshape(xla::BroadcastTo(xla::ExpandDims(scales, -1), repeated), dims);
+  const int64_t own = blocks.part / blocks.piece;
+  xla::Graph& graph = *scales.graph();
+  xla::Values starts(dims.size(), xla::Constant(graph, 0, DType::kS32));
+  starts.back() = xla::AxisIndex(graph, in.SplitAxes(-1, -1)) * static_cast<double>(own);
+  dims.back() = own;
+  return xla::DynamicSlice(all, starts, dims);
 }
-Value ToBlocks(const models::ParamSpec& spec, Value x) {
-  const int64_t elements = ElementsOfOne(spec);
-  const int64_t missing = QuantizedBlocks(elements) * kQuantizeBlock - elements;
-  const Value flat = xla::Reshape(x, Flat(spec, elements));
-  return xla::Reshape(missing == 0 ? flat : xla::Pad(flat, -1, 0, missing, 0), Blocks(spec));
+
+// The largest magnitude of each block of x, in which the other devices may have a part.
+Value BlockScales(const RuleInput& in, const Blocks& blocks, Value x) {
+  const Value own = xla::ReduceMax(Apart(xla::Abs(x), blocks.piece), {-1});
+  if (!blocks.cut()) return own;
+  const int last = static_cast<int>(own.shape().rank()) - 1;
+  const Value all = xla::AllGather(own, in.SplitAxes(-1, -1), last);
+  return xla::ReduceMax(Apart(all, blocks.block / blocks.piece), {-1});
 }
-Value FromBlocks(const models::ParamSpec& spec, Value x) {
-  const int64_t elements = ElementsOfOne(spec);
-  const Value flat = xla::Reshape(x, Flat(spec, QuantizedBlocks(elements) * kQuantizeBlock));
-  return xla::Reshape(xla::Slice(flat, -1, 0, elements), spec.shape.dims);
+
+// The number of each element of this device's part in the whole array, modulo 2^32.
+Value ElementNumbers(const RuleInput& in) {
+  xla::Graph& graph = *in.param.graph();
+  const xla::Dims& dims = in.param.shape().dims;
+  if (!in.sharded()) {
+    return xla::Reshape(xla::Iota(graph, {DType::kU32, {in.spec.shape.elements()}}, 0), dims);
+  }
+  Value numbers;
+  int64_t stride = 1;
+  for (int64_t i = in.spec.shape.rank() - 1; i >= 0; --i) {
+    const auto at = static_cast<size_t>(i);
+    Value place = xla::Iota(graph, {DType::kU32, dims}, static_cast<int>(i));
+    if (const xla::Axes axes = in.SplitAxes(i, i); !axes.empty()) {
+      const Value device = xla::Convert(xla::AxisIndex(graph, axes), DType::kU32);
+      place = place + device * static_cast<double>(dims[at]);
+    }
+    const Value term = place * static_cast<double>(stride & 0xFFFFFFFF);
+    numbers = numbers.empty() ? term : numbers + term;
+    stride *= in.spec.shape.dims[at];
+  }
+  return numbers;
 }
 
 RuleOutput ApplyAdamW8bit(const RuleInput& in) {
+  const Blocks blocks(in.spec, in.mesh);
   const auto read = [&](size_t slot, bool is_signed) {
-    return FromBlocks(in.spec, DequantizeBlocks({in.state[slot], in.state[slot + 1]}, is_signed));
+    const Value scales = PieceScales(in, blocks, in.state[slot + 1]);
+    const Value x = DecodeBlocks(Apart(in.state[slot], blocks.piece), scales, is_signed);
+    return xla::Reshape(x, in.param.shape().dims);
   };
   const Value m = read(0, true) * in.options.beta1 + in.grad * (1 - in.options.beta1);
   const Value v = read(2, false) * in.options.beta2 + in.grad * in.grad * (1 - in.options.beta2);
   const Value step = m * in.correction1 / (xla::Sqrt(v * in.correction2) + in.options.epsilon);
   // Stored last: the step has the moments before they are rounded.
   xla::Graph& graph = *m.graph();
+  const Value numbers = ElementNumbers(in);
   const Value count =
       xla::Convert(in.update, DType::kU32) * xla::Constant(graph, 65536, DType::kU32);
   xla::Values state;
   for (const bool is_signed : {true, false}) {
     const auto salt = static_cast<double>(2 * in.index + (is_signed ? 0 : 1));
-    const Value seed = count + xla::Constant(graph, salt, DType::kU32);
-    const Quantized q = QuantizeBlocks(ToBlocks(in.spec, is_signed ? m : v), is_signed, seed);
+    const Value draws = HashUniform(numbers, count + xla::Constant(graph, salt, DType::kU32));
+    const Value x = is_signed ? m : v;
+    const Value scales = BlockScales(in, blocks, x);
+    const Value codes = EncodeBlocks(Apart(x, blocks.piece), PieceScales(in, blocks, scales),
+                                     is_signed, Apart(draws, blocks.piece));
     const size_t slot = is_signed ? 0 : 2;
-    state.push_back(xla::Select(in.finite, q.codes, in.state[slot]));
-    state.push_back(xla::Select(in.finite, q.scales, in.state[slot + 1]));
+    state.push_back(xla::Select(in.finite, xla::Reshape(codes, x.shape().dims), in.state[slot]));
+    state.push_back(xla::Select(in.finite, scales, in.state[slot + 1]));
   }
   return {step, std::move(state)};
 }
 
 }  // namespace
 
-Quantized QuantizeBlocks(Value x, bool is_signed, Value seed) {
+// The finalizer of MurmurHash3.
+Value HashUniform(Value numbers, Value seed) {
+  xla::Graph& graph = *seed.graph();
+  const auto number = [&](uint32_t n) { return xla::Constant(graph, n, DType::kU32); };
+  Value h = xla::Xor(numbers * number(0x9E3779B9U), seed);
+  h = xla::Xor(h, xla::ShiftRightLogical(h, number(16))) * number(0x85EBCA6BU);
+  h = xla::Xor(h, xla::ShiftRightLogical(h, number(13))) * number(0xC2B2AE35U);
+  h = xla::Xor(h, xla::ShiftRightLogical(h, number(16)));
+  const Value bits = xla::Convert(xla::ShiftRightLogical(h, number(8)), DType::kF32);
+  return bits * std::ldexp(1.0, -24);
+}
+
+Value EncodeBlocks(Value x, Value scales, bool is_signed, Value draws) {
   xla::Graph& graph = *x.graph();
   const auto number = [&](double n) { return xla::Constant(graph, n, DType::kF32); };
-  const Value magnitude = xla::Abs(x);
-  const Value largest = xla::ReduceMax(magnitude, {-1}, /*keep_dims=*/true);
+  const Value largest = xla::ExpandDims(scales, -1);
   const Value any = xla::Compare(largest, number(0), Comparison::kGt);
-  const Value relative = xla::Select(any, magnitude / largest, number(0));
+  const Value relative = xla::Select(any, xla::Abs(x) / largest, number(0));
   // The levels around it, and how far it is from the lower one.
   const double top = Levels(is_signed) - 1;
   const Value exponent =
@@ -120,19 +175,19 @@ Quantized QuantizeBlocks(Value x, bool is_signed, Value seed) {
   const Value below = xla::Clamp(xla::Floor(exponent + top), -1, top - 1);
   const Value low = Magnitude(below, is_signed), high = Magnitude(below + 1, is_signed);
   const Value share = (relative - low) / (high - low);
-  const Value up = xla::Compare(Uniform(x.shape(), seed), share, Comparison::kLt);
+  const Value up = xla::Compare(draws, share, Comparison::kLt);
   Value code = below + 1 + xla::Convert(up, DType::kF32);
   if (is_signed) {
     const Value negative = xla::Compare(x, number(0), Comparison::kLt);
     code = code + xla::Select(negative, number(kSignBit), number(0));
   }
-  return {xla::Convert(code, DType::kU8), xla::Squeeze(largest, -1)};
+  return xla::Convert(code, DType::kU8);
 }
 
-Value DequantizeBlocks(const Quantized& q, bool is_signed) {
-  xla::Graph& graph = *q.codes.graph();
-  Value code = xla::Convert(q.codes, DType::kF32);
-  const Value scale = xla::ExpandDims(q.scales, -1);
+Value DecodeBlocks(Value codes, Value scales, bool is_signed) {
+  xla::Graph& graph = *codes.graph();
+  Value code = xla::Convert(codes, DType::kF32);
+  const Value scale = xla::ExpandDims(scales, -1);
   if (!is_signed) return Magnitude(code - 1, is_signed) * scale;
   const Value sign_bit = xla::Constant(graph, kSignBit, DType::kF32);
   const Value negative = xla::Compare(code, sign_bit, Comparison::kGe);
@@ -141,14 +196,23 @@ Value DequantizeBlocks(const Quantized& q, bool is_signed) {
   return xla::Select(negative, -magnitude, magnitude);
 }
 
-Rule AdamW8bitRule(const models::ParamSpec& spec) {
-  if (ElementsOfOne(spec) < kUnquantizedMax) return AdamWRule(spec);
-  const xla::Dims blocks = Blocks(spec);
-  const xla::Dims scales(blocks.begin(), blocks.end() - 1);
-  return {{{"m8", {DType::kU8, blocks}},
-           {"m8_scale", {DType::kF32, scales}},
-           {"v8", {DType::kU8, blocks}},
-           {"v8_scale", {DType::kF32, scales}}},
+Rule AdamW8bitRule(const models::ParamSpec& spec, const xla::Mesh& mesh) {
+  const int64_t row = spec.shape.dims.empty() ? 1 : spec.shape.dims.back();
+  if (ElementsOfOne(spec) < kUnquantizedMax || QuantizeBlockOf(row) < kBlockMin) {
+    return AdamWRule(spec);
+  }
+  const Blocks blocks(spec, mesh);
+  xla::Shape scales = spec.shape;
+  scales.dims.back() /= blocks.block;
+  std::vector<xla::Axes> split;
+  for (int64_t i = 0; i < spec.shape.rank(); ++i) split.push_back(spec.partition.dim(i));
+  if (blocks.cut()) split.back() = {};
+  const xla::PartitionSpec of_scales(std::move(split));
+  const xla::Shape codes = {DType::kU8, spec.shape.dims};
+  return {{{"m8", codes, spec.partition},
+           {"m8_scale", scales, of_scales},
+           {"v8", codes, spec.partition},
+           {"v8_scale", scales, of_scales}},
           ApplyAdamW8bit};
 }
 

@@ -37,12 +37,12 @@ constexpr OptimizerKind kKinds[] = {OptimizerKind::kAdamW, OptimizerKind::kAdamW
                                     OptimizerKind::kAdafactor, OptimizerKind::kLion,
                                     OptimizerKind::kMuon};
 
-Rule RuleOf(OptimizerKind kind, const models::ParamSpec& spec) {
+Rule RuleOf(OptimizerKind kind, const models::ParamSpec& spec, const xla::Mesh& mesh) {
   switch (kind) {
     case OptimizerKind::kAdamW:
       return AdamWRule(spec);
     case OptimizerKind::kAdamW8bit:
-      return AdamW8bitRule(spec);
+      return AdamW8bitRule(spec, mesh);
     case OptimizerKind::kAdafactor:
       return AdafactorRule(spec);
     case OptimizerKind::kLion:
@@ -131,16 +131,6 @@ Status ValidateOptimizer(const OptimizerOptions& o) {
   return OkStatus();
 }
 
-Status ValidateSharded(const OptimizerOptions& options) {
-  if (options.kind == OptimizerKind::kAdamW || options.kind == OptimizerKind::kLion) {
-    return OkStatus();
-  }
-  return InvalidArgument(
-      fmt::format("learner.optimizer = \"{}\" looks at whole matrices and runs on one device only: "
-                  "over a mesh use adamw or lion",
-                  OptimizerKindName(options.kind)));
-}
-
 int64_t HyperCount(const OptimizerOptions& options) {
   return options.kind == OptimizerKind::kAdamW8bit ? kUpdateNumber + 1 : kHyperSlots;
 }
@@ -161,11 +151,12 @@ std::vector<float> HyperParameters(const OptimizerOptions& options, double learn
 }
 
 std::vector<StateSpec> OptimizerStateSpecs(const OptimizerOptions& options,
-                                           std::span<const models::ParamSpec> specs) {
+                                           std::span<const models::ParamSpec> specs,
+                                           const xla::Mesh& mesh) {
   std::vector<StateSpec> out;
   for (size_t i = 0; i < specs.size(); ++i) {
-    for (auto& [slot, shape] : RuleOf(options.kind, specs[i]).slots) {
-      out.push_back({std::move(slot), i, std::move(shape)});
+    for (RuleSlot& slot : RuleOf(options.kind, specs[i], mesh).slots) {
+      out.push_back({std::move(slot.name), i, std::move(slot.shape), std::move(slot.partition)});
     }
   }
   return out;
@@ -174,9 +165,9 @@ std::vector<StateSpec> OptimizerStateSpecs(const OptimizerOptions& options,
 OptimizerResult OptimizerUpdate(const OptimizerOptions& options,
                                 std::span<const models::ParamSpec> specs,
                                 std::span<const Value> params, std::span<const Value> state,
-                                std::span<const Value> grads, Value hyper, bool sharded) {
+                                std::span<const Value> grads, Value hyper, const xla::Mesh& mesh) {
   FB_CHECK(grads.size() == specs.size() && params.size() == specs.size(), "one value a parameter");
-  const Value norm = xla::Sqrt(SquareSum(specs, grads, sharded));
+  const Value norm = xla::Sqrt(SquareSum(specs, grads, mesh.size() > 1));
   const Value largest = xla::Constant(
       *hyper.graph(), static_cast<double>(std::numeric_limits<float>::max()), DType::kF32);
   const Value finite = xla::Compare(norm, largest, Comparison::kLe);  // false for NaN
@@ -190,11 +181,12 @@ OptimizerResult OptimizerUpdate(const OptimizerOptions& options,
   OptimizerResult out{.grad_norm = norm};
   size_t at = 0;
   for (size_t i = 0; i < specs.size(); ++i) {
-    const Rule rule = RuleOf(options.kind, specs[i]);
+    const Rule rule = RuleOf(options.kind, specs[i], mesh);
     FB_CHECK(at + rule.slots.size() <= state.size(), "one value a state array");
     const Value p = params[i];
     RuleInput in{.options = options,
                  .spec = specs[i],
+                 .mesh = mesh,
                  .param = p,
                  .grad = scale.empty() ? grads[i] : grads[i] * scale,
                  .state = state.subspan(at, rule.slots.size()),

@@ -19,6 +19,10 @@
 //
 // wd only where ParamSpec::decay. When |g| is not finite nothing changes. With lr = 0 parameters
 // keep their bits. State starts at zero.
+//
+// Over a mesh every one of them gives what one device gives, to rounding: means and norms are
+// summed over the devices that have a part of a matrix, and so are Muon's products. State arrays
+// are the same whole arrays on every mesh, so what one mesh saved another goes on from.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +36,7 @@
 #include "forebay/models/model.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::learner {
 
@@ -51,9 +56,6 @@ struct OptimizerOptions {
 
 // kInvalidArgument names the first number that is out of range, and what would be right.
 Status ValidateOptimizer(const OptimizerOptions& options);
-
-// kInvalidArgument: over several devices adamw and lion run; the others look at whole matrices.
-Status ValidateSharded(const OptimizerOptions& options);
 
 // The scalars that change from step to step, in one f32 array of HyperCount: a new value never
 // recompiles.
@@ -75,23 +77,26 @@ struct StateSpec {
   std::string slot;  // "m"
   size_t param;      // of which parameter
   xla::Shape shape;  // of a stacked parameter, ".*.": with the layers in front
+  xla::PartitionSpec partition;
 };
-// All of them, in the order in which OptimizerUpdate takes them.
+// All of them, in the order in which OptimizerUpdate takes them. Only how they lie depends on the
+// mesh.
 std::vector<StateSpec> OptimizerStateSpecs(const OptimizerOptions& options,
-                                           std::span<const models::ParamSpec> specs);
+                                           std::span<const models::ParamSpec> specs,
+                                           const xla::Mesh& mesh = {});
 
 struct OptimizerResult {
   xla::Values params, state;
   xla::Value grad_norm;  // f32 scalar, before clipping
 };
 
-// One value a spec in params and grads, one a StateSpec in state; `hyper` is f32 [HyperCount].
-// `sharded`: in the body of a ShardMap, on this device's parts.
+// One value a spec in params and grads, one a StateSpec in state; `hyper` is f32 [HyperCount]. With
+// a mesh of several devices: in the body of a ShardMap over it, on this device's parts.
 OptimizerResult OptimizerUpdate(const OptimizerOptions& options,
                                 std::span<const models::ParamSpec> specs,
                                 std::span<const xla::Value> params,
                                 std::span<const xla::Value> state,
                                 std::span<const xla::Value> grads, xla::Value hyper,
-                                bool sharded = false);
+                                const xla::Mesh& mesh = {});
 
 }  // namespace forebay::learner

@@ -40,13 +40,13 @@ constexpr OptimizerKind kAll[] = {OptimizerKind::kAdamW, OptimizerKind::kAdamW8b
                                   OptimizerKind::kAdafactor, OptimizerKind::kLion,
                                   OptimizerKind::kMuon};
 
-// A wide and a tall matrix, one that the quantized form takes (with a block that is not full), an
-// embedding and a vector without decay.
+// A wide and a tall matrix, one that the quantized form takes (in blocks of 32), an embedding and a
+// vector without decay.
 const std::vector<models::ParamSpec> kSpecs = {
     {.name = "model.embed_tokens.weight", .shape = {DType::kF32, {11, 6}}},
     {.name = "model.layers.0.mlp.up_proj.weight", .shape = {DType::kF32, {12, 6}}},
     {.name = "model.layers.0.mlp.down_proj.weight", .shape = {DType::kF32, {6, 12}}},
-    {.name = "model.layers.0.mlp.gate_proj.weight", .shape = {DType::kF32, {65, 70}}},
+    {.name = "model.layers.0.mlp.gate_proj.weight", .shape = {DType::kF32, {65, 96}}},
     {.name = "model.norm.weight", .shape = {DType::kF32, {6}}, .decay = false}};
 
 class OptimizerTest : public ::testing::Test {
@@ -253,8 +253,11 @@ TEST_F(OptimizerTest, EightBitStatesRoundWithoutBias) {
     const xla::Shape shape{DType::kF32, {kBlocks, kQuantizeBlock}};
     const xla::Value x = graph.Parameter(shape, "x");
     const xla::Value seed = xla::Constant(graph, 7, DType::kU32);
-    const Quantized q = QuantizeBlocks(x, is_signed, seed);
-    const auto program = graph.Finish(std::vector{DequantizeBlocks(q, is_signed)});
+    const xla::Value numbers = xla::Reshape(xla::Iota(graph, {DType::kU32, {shape.elements()}}, 0),
+                                            {kBlocks, kQuantizeBlock});
+    const xla::Value scales = xla::ReduceMax(xla::Abs(x), {-1});
+    const xla::Value codes = EncodeBlocks(x, scales, is_signed, HashUniform(numbers, seed));
+    const auto program = graph.Finish(std::vector{DecodeBlocks(codes, scales, is_signed)});
     ASSERT_TRUE(program.ok()) << program.status().ToString();
     for (const double value : {0.7, 0.031, 2e-4, 1e-7}) {
       std::vector<float> data(static_cast<size_t>(shape.elements()), static_cast<float>(value));

@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "forebay/learner/optimizer.h"
 #include "forebay/models/model.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/sharding.h"
 
 namespace forebay::learner {
 
@@ -18,13 +18,19 @@ namespace forebay::learner {
 // the update must change nothing.
 struct RuleInput {
   const OptimizerOptions& options;
-  const models::ParamSpec& spec;
-  xla::Value param, grad;  // the gradient is clipped
+  const models::ParamSpec& spec;  // of the whole parameter
+  const xla::Mesh& mesh;          // several devices: values are this one's parts
+  xla::Value param, grad;         // the gradient is clipped
   std::span<const xla::Value> state;
   xla::Value finite;
   xla::Value correction1, correction2;  // scalars of HyperSlot
   xla::Value update;                    // scalar of kUpdateNumber; empty without it
   int64_t index;                        // of the parameter
+
+  bool sharded() const { return mesh.size() > 1; }
+  // The mesh axes over which dimensions first ... last of the parameter are split (negative ones
+  // count from the end); none where there is one device.
+  xla::Axes SplitAxes(int64_t first, int64_t last) const;
 };
 
 // `step`: what is subtracted, times lr, weight decay not included.
@@ -33,8 +39,14 @@ struct RuleOutput {
   xla::Values state;
 };
 
+struct RuleSlot {
+  std::string name;
+  xla::Shape shape;
+  xla::PartitionSpec partition;
+};
+
 struct Rule {
-  std::vector<std::pair<std::string, xla::Shape>> slots;
+  std::vector<RuleSlot> slots;
   RuleOutput (*apply)(const RuleInput& in) = nullptr;
 };
 
@@ -42,12 +54,13 @@ struct Rule {
 int64_t RankOfOne(const models::ParamSpec& spec);
 
 Rule AdamWRule(const models::ParamSpec& spec);
-Rule AdamW8bitRule(const models::ParamSpec& spec);
+Rule AdamW8bitRule(const models::ParamSpec& spec, const xla::Mesh& mesh);
 Rule AdafactorRule(const models::ParamSpec& spec);
 Rule LionRule(const models::ParamSpec& spec);
 Rule MuonRule(const models::ParamSpec& spec);
 
-// Newton-Schulz: the matrices of the last two axes of x, their singular values brought near 1.
-xla::Value Orthogonalize(xla::Value x);
+// Newton-Schulz: the matrices of the last two axes of x, their singular values brought near 1. In
+// the body of a ShardMap: of matrices that are split over these axes.
+xla::Value Orthogonalize(xla::Value x, const xla::Axes& rows = {}, const xla::Axes& columns = {});
 
 }  // namespace forebay::learner
