@@ -208,16 +208,15 @@ Result<xla::Program> TraceMerge(const models::Model& model, const GradientProgra
 
 Result<xla::Program> TraceApply(std::span<const models::ParamSpec> specs,
                                 const OptimizerOptions& options, const xla::Mesh& mesh) {
-  if (mesh.size() > 1) FB_RETURN_IF_ERROR(ValidateSharded(options));
   xla::Graph graph("apply");
-  const std::vector<StateSpec> states = OptimizerStateSpecs(options, specs);
+  const std::vector<StateSpec> states = OptimizerStateSpecs(options, specs, mesh);
   const size_t n = specs.size();
   Values xs = Parameters(graph, specs, "");
   std::vector<xla::PartitionSpec> in, out;
   AddPartitions(specs, &in);
   for (const StateSpec& s : states) {
     xs.push_back(graph.Parameter(s.shape, s.slot + ":" + specs[s.param].name));
-    in.push_back(specs[s.param].partition);
+    in.push_back(s.partition);
   }
   out = in;
   out.emplace_back();
@@ -230,7 +229,7 @@ Result<xla::Program> TraceApply(std::span<const models::ParamSpec> specs,
       [&](std::span<const Value> own) {
         const OptimizerResult updated = OptimizerUpdate(
             options, specs, own.first(n), own.subspan(n, states.size()),
-            own.subspan(n + states.size(), n), own.back(), /*sharded=*/mesh.size() > 1);
+            own.subspan(n + states.size(), n), own.back(), mesh);
         Values all = updated.params;
         Append(updated.state, &all);
         all.push_back(updated.grad_norm);

@@ -56,13 +56,12 @@ Buffers Take(Buffers& results, size_t from, size_t count) {
 
 // What the optimizer keeps of `trained`, as arrays named "m.NAME".
 std::vector<models::ParamSpec> StateArrays(const OptimizerOptions& options,
-                                           std::span<const models::ParamSpec> trained) {
+                                           std::span<const models::ParamSpec> trained,
+                                           const xla::Mesh& mesh) {
   std::vector<models::ParamSpec> out;
-  for (const StateSpec& s : OptimizerStateSpecs(options, trained)) {
-    // Only state of a parameter's own shape is ever split (ValidateSharded).
-    out.push_back({.name = s.slot + "." + trained[s.param].name,
-                   .shape = s.shape,
-                   .partition = trained[s.param].partition});
+  for (const StateSpec& s : OptimizerStateSpecs(options, trained, mesh)) {
+    out.push_back(
+        {.name = s.slot + "." + trained[s.param].name, .shape = s.shape, .partition = s.partition});
   }
   return out;
 }
@@ -74,7 +73,6 @@ class TrainStepImpl final : public TrainStep {
 
   Status Upload(const TrainState& state) {
     FB_RETURN_IF_ERROR(ValidateOptimizer(options_.optimizer));
-    if (mesh().size() > 1) FB_RETURN_IF_ERROR(ValidateSharded(options_.optimizer));
     params_.specs = model_.Params(options_.gradient.layout);
     FB_ASSIGN_OR_RETURN(const TensorMap params,
                         model_.FromCheckpoint(state.params, options_.gradient.layout));
@@ -89,7 +87,7 @@ class TrainStepImpl final : public TrainStep {
           "the checkpoint has LoRA adapters, but learner.lora_rank is 0: resume with the rank that "
           "it was trained with, or export it and start a new run from the merged model");
     }
-    state_.specs = StateArrays(options_.optimizer, trained().specs);
+    state_.specs = StateArrays(options_.optimizer, trained().specs, mesh());
     if (state.optimizer.empty()) {
       FB_RETURN_IF_ERROR(state_.UploadZeros(client_, mesh()));
     } else {
