@@ -35,5 +35,5 @@ def pick(text: str, names: Sequence[str]) -> Optional[int]:
                 best, best_at = index, at
     if best is not None:
         return best
-    numbers = re.findall(r"(?<![\w.-])[0-9]{1,9}(?![\w-])", text)
+    numbers = re.findall(r"(?<![\w.-])[0-9]{1,9}(?![\w-])(?!\.[0-9])", text)
     return int(numbers[-1]) if numbers and int(numbers[-1]) < len(names) else None
