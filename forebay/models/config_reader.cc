@@ -88,16 +88,16 @@ Status ReadYarn(const json& rope, std::string_view key, int64_t context, RopeSca
   FB_RETURN_IF_ERROR(ReadOptional(rope, "mscale_all_dim", &scaling->mscale_all_dim));
   if (const json* truncate = Find(rope, "truncate"); truncate != nullptr) {
     if (!truncate->is_boolean()) {
-      return InvalidArgument(fmt::format(
-          "config.json: \"truncate\" of \"{}\" is {}; it must be true or false", key,
-          Show(*truncate)));
+      return InvalidArgument(
+          fmt::format("config.json: \"truncate\" of \"{}\" is {}; it must be true or false", key,
+                      Show(*truncate)));
     }
     scaling->truncate = truncate->get<bool>();
   }
   if (scaling->beta_fast > scaling->beta_slow) return OkStatus();
-  return InvalidArgument(fmt::format(
-      "config.json: \"{}\" has beta_fast {} and beta_slow {}; the first must be larger", key,
-      scaling->beta_fast, scaling->beta_slow));
+  return InvalidArgument(
+      fmt::format("config.json: \"{}\" has beta_fast {} and beta_slow {}; the first must be larger",
+                  key, scaling->beta_fast, scaling->beta_slow));
 }
 
 // `context`: max_position_embeddings.

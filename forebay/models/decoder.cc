@@ -162,8 +162,8 @@ Value Decoder::Hidden(const ParamValues& params, const PackedInputs& inputs,
   const RowSplit split(graph, options.parallel, length);
   const Value segments_BT = split.Deal(inputs.segments_BT);
   const auto flat = [&](Value x_BT) { return xla::Reshape(x_BT, {rows * length}); };
-  const Value real_N = xla::Compare(flat(segments_BT), xla::Constant(graph, 0, DType::kS32),
-                                    xla::Comparison::kNe);
+  const Value real_N =
+      xla::Compare(flat(segments_BT), xla::Constant(graph, 0, DType::kS32), xla::Comparison::kNe);
   const ContextAttention wanted = options.parallel.context_attention();
   const bool ring =
       wanted == ContextAttention::kRing ||
@@ -195,8 +195,7 @@ Value Decoder::Hidden(const ParamValues& params, const PackedInputs& inputs,
     shared.kinds.push_back(kind);
   }
 
-  Value x =
-      As(Embed(params, flat(split.Deal(inputs.tokens_BT)), real_N, options), options.compute);
+  Value x = As(Embed(params, flat(split.Deal(inputs.tokens_BT)), real_N, options), options.compute);
   if (options.layout == LayerLayout::kStacked) {
     x = RunStacked(shared, params, x);
   } else {

@@ -50,15 +50,13 @@ Value Mix(const Mixer& mixer, Value x_ND, const Routing& routing, const ExpertWe
   const Value xs[] = {x_ND,       routing.weights_NK, routing.experts_NK,
                       w.gate_EFD, w.up_EFD,           w.down_EDF};
   return xla::CustomVjp(
-      [mixer](std::span<const Value> v) -> Values {
-        return {As(mixer.Forward(v), v[0].dtype())};
-      },
+      [mixer](std::span<const Value> v) -> Values { return {As(mixer.Forward(v), v[0].dtype())}; },
       [mixer](std::span<const Value> v, std::span<const Value>,
               std::span<const Value> d_out) -> Values {
         const Values d = mixer.Backward(v, d_out[0], SortedExperts::NoSums(v));
-        return {As(d[0], v[0].dtype()), d[1],
-                Value(),                As(d[2], v[3].dtype()),
-                As(d[3], v[4].dtype()), As(d[4], v[5].dtype())};
+        return {
+            As(d[0], v[0].dtype()), d[1], Value(), As(d[2], v[3].dtype()), As(d[3], v[4].dtype()),
+            As(d[4], v[5].dtype())};
       },
       xs)[0];
 }

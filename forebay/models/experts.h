@@ -28,15 +28,15 @@ Routing Route(xla::Value x_ND, xla::Value router_ED, int64_t top_k, bool normali
 // For each token, the sum over its experts of weight * down(silu(gate(x)) * up(x)) -> [N, D], in
 // x's dtype. A pair whose expert is not in [0, E) adds nothing: its expert lies on another shard.
 //
-// Nothing is dropped, and the time is that of the pairs (experts/sorted.h). The same inputs give the
-// same bits.
+// Nothing is dropped, and the time is that of the pairs (experts/sorted.h). The same inputs give
+// the same bits.
 xla::Value MixExperts(xla::Value x_ND, const Routing& routing, const ExpertWeights& weights);
 
 // The same over the devices along "expert", of which each has E experts; `routing` counts them all.
-// Each token goes once to each device that has an expert for it, and their sums come back: in rounds
-// of `capacity` tokens from each device to each, as many as it takes, so nothing is dropped whatever
-// the imbalance (experts/exchange.h). Where nearly all tokens go everywhere they are gathered
-// instead (Parallel::expert_traffic). Without devices along "expert": MixExperts.
+// Each token goes once to each device that has an expert for it, and their sums come back: in
+// rounds of `capacity` tokens from each device to each, as many as it takes, so nothing is dropped
+// whatever the imbalance (experts/exchange.h). Where nearly all tokens go everywhere they are
+// gathered instead (Parallel::expert_traffic). Without devices along "expert": MixExperts.
 xla::Value SpreadExperts(const Parallel& parallel, xla::Value x_ND, const Routing& routing,
                          const ExpertWeights& weights, int64_t capacity = 0);
 

@@ -137,7 +137,10 @@ TEST(FamilyConfigTest, RefusesWhatItCannotCompute) {
   };
   const std::vector<Bad> cases = {
       {"Qwen2ForCausalLM", "hidden_act", "gelu", "\"gelu\"; supported for Qwen2 models: \"silu\""},
-      {"Qwen2ForCausalLM", "rope_scaling", {{"type", "su"}, {"factor", 4}}, "\"su\"; supported are"},
+      {"Qwen2ForCausalLM",
+       "rope_scaling",
+       {{"type", "su"}, {"factor", 4}},
+       "\"su\"; supported are"},
       {"Qwen2ForCausalLM", "vocab_size", nullptr, "a Qwen2 model needs it"},
       {"Qwen3ForCausalLM", "attention_bias", true, "attention_bias"},
       {"Qwen3ForCausalLM", "use_sliding_window", 3, "must be true or false"},

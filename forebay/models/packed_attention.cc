@@ -115,8 +115,10 @@ Value PackedAttention(Value query, Value key, Value value, const RowMask& mask,
                     query.shape().ToString(), key.shape().ToString(), value.shape().ToString(),
                     mask.rows, mask.length, heads.query_heads, heads.kv_heads, heads.head_dim));
   }
-  Values xs = {query, key, value, rope.cos_NH, rope.sin_NH,
-               setup.has_window ? options.window : xla::Constant(graph, 0, DType::kS32)};
+  Values xs = {
+      query,       key,
+      value,       rope.cos_NH,
+      rope.sin_NH, setup.has_window ? options.window : xla::Constant(graph, 0, DType::kS32)};
   xs.insert(xs.end(), mask.values.begin(), mask.values.end());
   const bool square = mask.form == AttentionForm::kSquare;
   return xla::CustomVjp(

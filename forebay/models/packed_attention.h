@@ -51,8 +51,8 @@ struct RowMask {
   xla::Values values;
 };
 
-// How rows lie over a mesh (RowSplit; by default one device has all of them), and whether their keys
-// travel around the ring instead of being gathered.
+// How rows lie over a mesh (RowSplit; by default one device has all of them), and whether their
+// keys travel around the ring instead of being gathered.
 struct RowPlacement {
   RowSplit split = {};
   bool ring = false;
@@ -61,11 +61,11 @@ struct RowPlacement {
 RowMask MakeRowMask(xla::Value segments_BT, AttentionForm form = AttentionForm::kAuto,
                     const AttentionBlocks& blocks = {}, const RowPlacement& placement = {});
 
-// Whether sending the keys of a part of a row around the ring hides behind the arithmetic of a step.
-// `tokens` of a row are at hand, `group` query heads share a key, elements of keys have
-// `element_bytes`. A step has 2 * tokens * group / element_bytes multiply-adds for each byte that it
-// sends (causal, of one segment); a v5p does about 4,600 flops in the time of one byte on a link.
-// Below that the ring would wait in each step, and one gather is the better wait.
+// Whether sending the keys of a part of a row around the ring hides behind the arithmetic of a
+// step. `tokens` of a row are at hand, `group` query heads share a key, elements of keys have
+// `element_bytes`. A step has 2 * tokens * group / element_bytes multiply-adds for each byte that
+// it sends (causal, of one segment); a v5p does about 4,600 flops in the time of one byte on a
+// link. Below that the ring would wait in each step, and one gather is the better wait.
 bool RingHides(int64_t tokens, int64_t group, int64_t element_bytes);
 
 // query [N, A * H], key and value [N, K * H], before rotation; rope for all N tokens -> [N, A * H],

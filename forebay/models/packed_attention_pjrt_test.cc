@@ -115,7 +115,8 @@ std::vector<std::vector<float>> Evaluate(const Row& row, const Data& data, Form 
   for (int64_t i = 0; i < n; ++i) positions.push_back(static_cast<int32_t>(i % row.length));
   Rotation rotation;
   for (int64_t i = 0; i < row.heads.head_dim / 2; ++i) {
-    rotation.frequencies.push_back(static_cast<float>(std::pow(100.0, -static_cast<double>(i) / 4)));
+    rotation.frequencies.push_back(
+        static_cast<float>(std::pow(100.0, -static_cast<double>(i) / 4)));
   }
   const RopeTables rope = MakeRopeTables(program.Input(S32({n}, positions)), rotation);
   Values wide = in;

@@ -30,12 +30,12 @@ xla::Axes WeightAxes();
 // Of arrays [B, T] with one number a token.
 xla::PartitionSpec RowsPartition();
 
-// How a row that is split over context meets its keys: kRing sends blocks of keys around the devices,
-// so that none holds more than its own and the next ones; kGather has all keys of a row on each.
-// kAuto: the ring where its messages hide behind the arithmetic (RingHides).
+// How a row that is split over context meets its keys: kRing sends blocks of keys around the
+// devices, so that none holds more than its own and the next ones; kGather has all keys of a row on
+// each. kAuto: the ring where its messages hide behind the arithmetic (RingHides).
 enum class ContextAttention { kAuto, kRing, kGather };
-// How tokens meet experts that are split over expert: kAllToAll sends each token to the devices that
-// have its experts, kGather sends all to all. kAuto: whichever sends less (SpreadExperts).
+// How tokens meet experts that are split over expert: kAllToAll sends each token to the devices
+// that have its experts, kGather sends all to all. kAuto: whichever sends less (SpreadExperts).
 enum class ExpertTraffic { kAuto, kAllToAll, kGather };
 
 struct ParallelOptions {

@@ -1,6 +1,6 @@
-// Rows that are split over the axis "context": with the keys travelling around the ring or gathered,
-// attention and its gradients are those of one device; the ring's memory for keys does not depend on
-// how many devices share a row; and dealt rows give each device the same work.
+// Rows that are split over the axis "context": with the keys travelling around the ring or
+// gathered, attention and its gradients are those of one device; the ring's memory for keys does
+// not depend on how many devices share a row; and dealt rows give each device the same work.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -87,13 +87,12 @@ Values Attend(const Case& c, const Parallel& parallel, bool ring, std::span<cons
   xla::Graph& graph = *xs[0].graph();
   const int64_t length = xs[0].dim(1), tokens = c.rows * length;
   const RowSplit split(graph, parallel, length);
-  const Rotation rotation{
-      .frequencies = std::vector<float>(static_cast<size_t>(c.heads.head_dim / 2), 0.3F)};
+  const Rotation rotation{.frequencies =
+                              std::vector<float>(static_cast<size_t>(c.heads.head_dim / 2), 0.3F)};
   const auto flat = [&](Value x) { return xla::Reshape(split.Deal(x), {tokens, -1}); };
   const Value segments = split.Deal(xs[4]);
   const RowMask mask = MakeRowMask(segments, AttentionForm::kBlocks, c.blocks, {split, ring});
-  const RopeTables rope =
-      MakeRopeTables(xla::Reshape(split.Deal(xs[5]), {tokens}), rotation);
+  const RopeTables rope = MakeRopeTables(xla::Reshape(split.Deal(xs[5]), {tokens}), rotation);
   const Value attended =
       PackedAttention(flat(xs[0]), flat(xs[1]), flat(xs[2]), mask, rope, c.heads,
                       {.softcap = c.softcap, .window = c.window ? xs[6] : Value()});
@@ -117,8 +116,8 @@ std::vector<xla::Floats> OnDevices(const Case& c, int64_t devices, bool ring,
 }
 
 std::vector<xla::Floats> OnOneDevice(const Case& c, const std::vector<Argument>& arguments) {
-  return xla::RunFn(
-      [&](std::span<const Value> xs) { return Attend(c, Parallel(), false, xs); }, arguments);
+  return xla::RunFn([&](std::span<const Value> xs) { return Attend(c, Parallel(), false, xs); },
+                    arguments);
 }
 
 void ExpectEqual(const std::vector<xla::Floats>& got, const std::vector<xla::Floats>& expected) {
@@ -135,7 +134,8 @@ void ExpectEqual(const std::vector<xla::Floats>& got, const std::vector<xla::Flo
   }
 }
 
-// Windows, caps, groups, several rows; parts that are odd (not dealt) and blocks that divide nothing.
+// Windows, caps, groups, several rows; parts that are odd (not dealt) and blocks that divide
+// nothing.
 TEST(RingAttention, EqualsOneDeviceOnRandomRows) {
   const std::vector<Case> cases = {
       {.heads = {2, 2, 4}, .length = 64, .blocks = {8, 8}},
@@ -207,18 +207,19 @@ TEST(RowSplit, CollectUndoesDealAndGatherHasTheRowInItsOrder) {
     std::vector<float> places;
     for (int64_t i = 0; i < 2 * length; ++i) places.push_back(static_cast<float>(i));
     const std::vector<PartitionSpec> in = {{{}, xla::kContextAxis}},
-                                     out = {{{}, xla::kContextAxis}, {xla::kContextAxis},
+                                     out = {{{}, xla::kContextAxis},
+                                            {xla::kContextAxis},
                                             {{}, xla::kContextAxis}};
-    const auto results = xla::RunShardMap(
-        {ContextMesh(devices), in, out},
-        [&](std::span<const Value> xs) -> Values {
-          const RowSplit split(*xs[0].graph(), Parallel(true), xs[0].dim(1));
-          const Value dealt = split.Deal(xs[0]);
-          const Value whole = split.Gather(dealt);
-          return {split.Collect(dealt), xla::ExpandDims(whole, 0),
-                  split.Collect(split.Scatter(whole))};
-        },
-        {{{DType::kF32, {2, length}}, places}});
+    const auto results =
+        xla::RunShardMap({ContextMesh(devices), in, out},
+                         [&](std::span<const Value> xs) -> Values {
+                           const RowSplit split(*xs[0].graph(), Parallel(true), xs[0].dim(1));
+                           const Value dealt = split.Deal(xs[0]);
+                           const Value whole = split.Gather(dealt);
+                           return {split.Collect(dealt), xla::ExpandDims(whole, 0),
+                                   split.Collect(split.Scatter(whole))};
+                         },
+                         {{{DType::kF32, {2, length}}, places}});
     EXPECT_EQ(results[0], places);
     std::vector<float> all, summed;
     for (int64_t d = 0; d < devices; ++d) all.insert(all.end(), places.begin(), places.end());

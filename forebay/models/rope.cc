@@ -71,8 +71,8 @@ Rotation MakeRotation(double theta, int64_t head_dim, const std::optional<RopeSc
     double frequency = std::pow(theta, -static_cast<double>(i) / static_cast<double>(half));
     if (scaling) {
       const double kept = KeptOf(i, frequency, theta, head_dim, *scaling);
-      frequency = kept == 1 ? frequency
-                            : (1 - kept) * frequency / scaling->factor + kept * frequency;
+      frequency =
+          kept == 1 ? frequency : (1 - kept) * frequency / scaling->factor + kept * frequency;
     }
     rotation.frequencies.push_back(static_cast<float>(frequency));
   }

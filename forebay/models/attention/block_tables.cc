@@ -36,9 +36,8 @@ Side MakeSide(const Values& chunks, const std::vector<Value>& starts, int64_t bl
   Values segments, places;
   for (size_t i = 0; i < chunks.size(); ++i) {
     const int64_t length = chunks[i].dim(1), count = CeilDiv(length, block);
-    const Value padded = count * block == length
-                             ? chunks[i]
-                             : xla::Pad(chunks[i], 1, 0, count * block - length, 0);
+    const Value padded =
+        count * block == length ? chunks[i] : xla::Pad(chunks[i], 1, 0, count * block - length, 0);
     segments.push_back(xla::Reshape(padded, {chunks[i].dim(0), count, block}));
     places.push_back(xla::Iota(graph, {DType::kS32, {count}}, 0) * static_cast<double>(block) +
                      starts[i]);
@@ -73,8 +72,7 @@ Bounds BoundsOf(const Side& queries, const Side& keys, int64_t block) {
   const Value meet_BIJ = xla::And(pairs(query.low_Bk, key.high_Bk, 1, Comparison::kLe),
                                   pairs(query.high_Bk, key.low_Bk, 1, Comparison::kGe));
   const Value ends = queries.places_k + static_cast<double>(block - 1);
-  const Value past_BIJ =
-      xla::ExpandDims(pairs(ends, keys.places_k, 0, Comparison::kGe), 0);
+  const Value past_BIJ = xla::ExpandDims(pairs(ends, keys.places_k, 0, Comparison::kGe), 0);
   const Value index = xla::Iota(graph, {DType::kS32, {1, 1, keys.places_k.dim(0)}}, 2);
   const Value none = Number(graph, std::numeric_limits<int32_t>::max());
   const Value first = xla::ReduceMin(xla::Select(meet_BIJ, index, none), {-1});
@@ -128,12 +126,9 @@ Values BlockTables(Value segments_BT, const RowSplit& split, bool ring,
         xla::Reshape(keys.segments_Bkn, {1, rows * counts.key_blocks, blocks.keys}));
   }
   const Value places_BI = xla::BroadcastTo(queries.places_k, {rows, counts.query_blocks});
-  return {xla::Concatenate(first, 0),
-          xla::Concatenate(last, 0),
-          xla::Reshape(places_BI, {-1}),
-          xla::Reshape(queries.segments_Bkn, {-1, blocks.queries}),
-          xla::Concatenate(key_places, 0),
-          xla::Concatenate(key_segments, 0)};
+  return {xla::Concatenate(first, 0),      xla::Concatenate(last, 0),
+          xla::Reshape(places_BI, {-1}),   xla::Reshape(queries.segments_Bkn, {-1, blocks.queries}),
+          xla::Concatenate(key_places, 0), xla::Concatenate(key_segments, 0)};
 }
 
 }  // namespace forebay::models::attention

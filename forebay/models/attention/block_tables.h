@@ -12,8 +12,9 @@
 namespace forebay::models::attention {
 
 // How many blocks of queries a row has at hand, and how many blocks of keys it meets in one step.
-// Blocks do not reach over the end of a chunk. With the ring there are as many steps as devices, and
-// the keys of a step are another device's; else there is one step, with the keys of the whole row.
+// Blocks do not reach over the end of a chunk. With the ring there are as many steps as devices,
+// and the keys of a step are another device's; else there is one step, with the keys of the whole
+// row.
 struct BlockCounts {
   int64_t steps, query_blocks, key_blocks;
   int64_t key_chunks, key_chunk_length;

@@ -108,8 +108,8 @@ Value Blocks::Join(Value x, int64_t chunks, int64_t length, int64_t block) const
   const int64_t group = x.dim(2) / block, width = heads_.kv_heads * group * heads_.head_dim;
   const int64_t runs = setup_.rows * chunks;
   const Value split = xla::Reshape(x, {x.dim(0), heads_.kv_heads, group, block, heads_.head_dim});
-  const Value rows = xla::Reshape(xla::Transpose(split, {0, 3, 1, 2, 4}),
-                                  {runs, x.dim(0) / runs * block, width});
+  const Value rows =
+      xla::Reshape(xla::Transpose(split, {0, 3, 1, 2, 4}), {runs, x.dim(0) / runs * block, width});
   return xla::Reshape(xla::Slice(rows, 1, 0, length), {runs * length, width});
 }
 
@@ -123,12 +123,11 @@ Value Blocks::JoinKeys(Value x) const {
 }
 
 Value Blocks::HeadSums(Value x) const {
-  const Value sums = xla::ReduceSum(
-      xla::Reshape(x, {setup_.tokens(), heads_.query_heads, heads_.head_dim}), {-1});
-  const Value rows =
-      PadRows(xla::Reshape(sums, {setup_.rows * setup_.split.chunks(), setup_.split.chunk_length(),
-                                  heads_.query_heads}),
-              queries_);
+  const Value sums =
+      xla::ReduceSum(xla::Reshape(x, {setup_.tokens(), heads_.query_heads, heads_.head_dim}), {-1});
+  const Value rows = PadRows(xla::Reshape(sums, {setup_.rows * setup_.split.chunks(),
+                                                 setup_.split.chunk_length(), heads_.query_heads}),
+                             queries_);
   const int64_t blocks = setup_.rows * counts_.query_blocks;
   const Value split = xla::Reshape(rows, {blocks, queries_, heads_.kv_heads, heads_.group()});
   return xla::Reshape(xla::Transpose(split, {0, 2, 3, 1}), {blocks, heads_.kv_heads, flat_, 1});
@@ -180,18 +179,20 @@ Values Blocks::ForwardBlock(const Block& block, Value query, const Values& state
     start = {xla::Full(graph, kMasked, column), xla::Full(graph, 0, column),
              xla::Full(graph, 0, result)};
   }
-  return ForKeys(block.first, block.last, start, [&](Value j, std::span<const Value> now) -> Values {
-    const Value at = block.row + j;
-    const Value scores = SoftCap(DotNT(query, xla::IndexLeading(keys.key, at)), setup_.softcap);
-    const Value masked = Masked(scores, block, j, step, xs);
-    const Value peak = xla::Max(now[0], xla::ReduceMax(masked, {-1}, true));
-    const Value weights = xla::Exp(masked - peak);
-    // A query that has seen no key yet counts hidden ones with weight 1; its first visible key
-    // multiplies them by exp(kMasked - score), an exact zero.
-    const Value kept = xla::Exp(now[0] - peak);
-    const Value mixed = DotNN(As(weights, keys.value.dtype()), xla::IndexLeading(keys.value, at));
-    return {peak, now[1] * kept + xla::ReduceSum(weights, {-1}, true), now[2] * kept + mixed};
-  });
+  return ForKeys(
+      block.first, block.last, start, [&](Value j, std::span<const Value> now) -> Values {
+        const Value at = block.row + j;
+        const Value scores = SoftCap(DotNT(query, xla::IndexLeading(keys.key, at)), setup_.softcap);
+        const Value masked = Masked(scores, block, j, step, xs);
+        const Value peak = xla::Max(now[0], xla::ReduceMax(masked, {-1}, true));
+        const Value weights = xla::Exp(masked - peak);
+        // A query that has seen no key yet counts hidden ones with weight 1; its first visible key
+        // multiplies them by exp(kMasked - score), an exact zero.
+        const Value kept = xla::Exp(now[0] - peak);
+        const Value mixed =
+            DotNN(As(weights, keys.value.dtype()), xla::IndexLeading(keys.value, at));
+        return {peak, now[1] * kept + xla::ReduceSum(weights, {-1}, true), now[2] * kept + mixed};
+      });
 }
 
 Values Blocks::Finish(const Values& state) {
@@ -221,18 +222,19 @@ Values Blocks::BackwardBlock(const Block& block, const Asked& asked, const Value
   const DType dtype = asked.query.dtype();
   const Value zero = xla::Full(*asked.query.graph(), 0, {DType::kF32, asked.query.dims()});
   const Values start = {sums[0], sums[1], zero};
-  return ForKeys(block.first, block.last, start, [&](Value j, std::span<const Value> now) -> Values {
-    const Value at = block.row + j;
-    const Value key = xla::IndexLeading(keys.key, at);
-    const Value scores = SoftCap(DotNT(asked.query, key), setup_.softcap);
-    const Value weights = xla::Exp(Masked(scores, block, j, step, xs) - asked.log_sum);
-    const Value d_weights = DotNT(asked.d_out, xla::IndexLeading(keys.value, at));
-    const Value d_scores =
-        As(SoftCapGradient(weights * (d_weights - asked.delta), scores, setup_.softcap), dtype);
-    return {AddAt(now[0], at, DotTN(d_scores, asked.query)),
-            AddAt(now[1], at, DotTN(As(weights, dtype), asked.d_out)),
-            now[2] + DotNN(d_scores, key)};
-  });
+  return ForKeys(
+      block.first, block.last, start, [&](Value j, std::span<const Value> now) -> Values {
+        const Value at = block.row + j;
+        const Value key = xla::IndexLeading(keys.key, at);
+        const Value scores = SoftCap(DotNT(asked.query, key), setup_.softcap);
+        const Value weights = xla::Exp(Masked(scores, block, j, step, xs) - asked.log_sum);
+        const Value d_weights = DotNT(asked.d_out, xla::IndexLeading(keys.value, at));
+        const Value d_scores =
+            As(SoftCapGradient(weights * (d_weights - asked.delta), scores, setup_.softcap), dtype);
+        return {AddAt(now[0], at, DotTN(d_scores, asked.query)),
+                AddAt(now[1], at, DotTN(As(weights, dtype), asked.d_out)),
+                now[2] + DotNN(d_scores, key)};
+      });
 }
 
 }  // namespace forebay::models::attention

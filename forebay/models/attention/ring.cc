@@ -1,6 +1,6 @@
 // The steps of the block form. On one device, or where the keys of whole rows are gathered, there
-// is one. Around the ring of the axis "context" there are as many as devices: queries stay, keys and
-// values travel, so that a device never holds more keys than its own and the next ones.
+// is one. Around the ring of the axis "context" there are as many as devices: queries stay, keys
+// and values travel, so that a device never holds more keys than its own and the next ones.
 //
 // What travels is sent before the step's arithmetic and needed after it, so that a compiler which
 // can send beside computing does. The gradients of keys and values travel with them, one step
@@ -77,16 +77,16 @@ class Driver {
     const RopeTables rope{xs[kCos], xs[kSin]};
     const int64_t head_dim = setup_.heads.head_dim;
     Values result(xs.size());
-    result[kQuery] = RotateHeads(As(blocks_.JoinQueries(found[2]), dtype), rope, head_dim,
-                                 setup_.scale, true);
+    result[kQuery] =
+        RotateHeads(As(blocks_.JoinQueries(found[2]), dtype), rope, head_dim, setup_.scale, true);
     result[kKey] = RotateHeads(found[0], rope, head_dim, 1, true);
     result[kValue] = found[1];
     return result;
   }
 
  private:
-  // [N, n] of the tokens at hand -> blocks of whole rows; and the sums over whole rows of the tokens
-  // at hand.
+  // [N, n] of the tokens at hand -> blocks of whole rows; and the sums over whole rows of the
+  // tokens at hand.
   Value Whole(Value x) const {
     const Value rows = xla::Reshape(x, {setup_.rows, setup_.length, x.dim(1)});
     return blocks_.DivideKeys(xla::Reshape(setup_.split.Gather(rows), {-1, x.dim(1)}));

@@ -62,8 +62,8 @@ int64_t ExpectedCapacity(int64_t tokens, int64_t top_k, int64_t devices) {
   constexpr double kRoom = 1.25;
   constexpr int64_t kMultiple = 8;
   const double none = std::pow(1 - 1 / static_cast<double>(devices), static_cast<double>(top_k));
-  const auto wanted = static_cast<int64_t>(
-      std::ceil(kRoom * static_cast<double>(tokens) * (1 - none)));
+  const auto wanted =
+      static_cast<int64_t>(std::ceil(kRoom * static_cast<double>(tokens) * (1 - none)));
   return std::min(tokens, (wanted + kMultiple - 1) / kMultiple * kMultiple);
 }
 
@@ -82,8 +82,7 @@ Exchange::Plan Exchange::MakePlan(Value experts_NK) const {
   Plan plan;
   plan.device_NK = experts_NK / static_cast<double>(own_experts_);
   const Value devices = xla::Iota(graph, {DType::kS32, {1, 1, devices_}}, 2);
-  const Value goes_NKn =
-      xla::Compare(xla::ExpandDims(plan.device_NK, 2), devices, Comparison::kEq);
+  const Value goes_NKn = xla::Compare(xla::ExpandDims(plan.device_NK, 2), devices, Comparison::kEq);
   const Value wanted_Nn = xla::ReduceMax(Int(goes_NKn), {1});
   plan.count_n = xla::ReduceSum(wanted_Nn, {0});
   const Value slot_Nn = xla::CumSum(wanted_Nn, 0) - wanted_Nn;
@@ -93,11 +92,10 @@ Exchange::Plan Exchange::MakePlan(Value experts_NK) const {
     slots.push_back(xla::ExpandDims(xla::TakeAlongLast(slot_Nn, device), 1));
     Value repeats = xla::ZerosLike(device);
     for (int64_t before = 0; before < k; ++before) {
-      repeats = repeats +
-                Int(xla::Compare(device, Column(plan.device_NK, before), Comparison::kEq));
+      repeats =
+          repeats + Int(xla::Compare(device, Column(plan.device_NK, before), Comparison::kEq));
     }
-    leads.push_back(
-        xla::ExpandDims(xla::Compare(repeats, Number(graph, 0), Comparison::kEq), 1));
+    leads.push_back(xla::ExpandDims(xla::Compare(repeats, Number(graph, 0), Comparison::kEq), 1));
   }
   plan.slot_NK = xla::Concatenate(slots, 1);
   plan.leads_NK = xla::Concatenate(leads, 1);
@@ -105,8 +103,7 @@ Exchange::Plan Exchange::MakePlan(Value experts_NK) const {
   const Value order_nN = xla::SortDescending(xla::Transpose(wanted_Nn, {1, 0})).second;
   plan.token_ns = xla::Pad(order_nN, 1, 0, rounds_max_ * capacity_ - tokens_, 0);
   const Value most = xla::ReduceMax(plan.count_n, {0});
-  const Value rounds =
-      (most + static_cast<double>(capacity_ - 1)) / static_cast<double>(capacity_);
+  const Value rounds = (most + static_cast<double>(capacity_ - 1)) / static_cast<double>(capacity_);
   plan.rounds = xla::PMax(rounds, TokenAxes());
   return plan;
 }
@@ -115,14 +112,13 @@ Exchange::Round Exchange::MakeRound(const Plan& plan, Value number) const {
   xla::Graph& graph = *number.graph();
   const Value first = number * static_cast<double>(capacity_);
   Round round;
-  round.token_nC = xla::DynamicSlice(plan.token_ns, Values{Number(graph, 0), first},
-                                     {devices_, capacity_});
+  round.token_nC =
+      xla::DynamicSlice(plan.token_ns, Values{Number(graph, 0), first}, {devices_, capacity_});
   const Value place_1C = xla::Iota(graph, {DType::kS32, {1, capacity_}}, 1) + first;
   round.real_nC = xla::Compare(place_1C, xla::ExpandDims(plan.count_n, 1), Comparison::kLt);
   const Value within_NK = plan.slot_NK - first;
-  round.travels_NK =
-      xla::And(xla::Compare(within_NK, Number(graph, 0), Comparison::kGe),
-               xla::Compare(within_NK, Number(graph, capacity_), Comparison::kLt));
+  round.travels_NK = xla::And(xla::Compare(within_NK, Number(graph, 0), Comparison::kGe),
+                              xla::Compare(within_NK, Number(graph, capacity_), Comparison::kLt));
   round.collects_NK = xla::And(round.travels_NK, plan.leads_NK);
   round.row_NK = plan.device_NK * static_cast<double>(capacity_) + within_NK;
   return round;
@@ -147,12 +143,11 @@ Value Exchange::Return(Value rows) const {
 Values Exchange::Arrived(const Round& round, std::span<const Value> xs) const {
   const Value numbers = As(xs[kExperts] + 1, DType::kF32);
   const Value pairs = Send(round, xla::Concatenate(Values{numbers, xs[kWeights]}, 1));
-  const Value first = xla::AxisIndex(*pairs.graph(), xla::kExpertAxis) *
-                      static_cast<double>(own_experts_);
+  const Value first =
+      xla::AxisIndex(*pairs.graph(), xla::kExpertAxis) * static_cast<double>(own_experts_);
   Values arrived(kOperands);
   arrived[kX] = Send(round, xs[kX]);
-  arrived[kExperts] =
-      xla::Convert(xla::Slice(pairs, 1, 0, top_k_), DType::kS32) - (first + 1);
+  arrived[kExperts] = xla::Convert(xla::Slice(pairs, 1, 0, top_k_), DType::kS32) - (first + 1);
   arrived[kWeights] = xla::Slice(pairs, 1, top_k_, 2 * top_k_);
   for (const Operand which : {kGate, kUp, kDown}) arrived[which] = xs[which];
   return arrived;

@@ -1,5 +1,5 @@
-// Tokens that travel to their experts get what all experts on one device would give them: values and
-// gradients, however uneven the choice and however many rounds it takes.
+// Tokens that travel to their experts get what all experts on one device would give them: values
+// and gradients, however uneven the choice and however many rounds it takes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,8 +58,7 @@ std::vector<float> Ids(const Choose& choose) {
 
 // The result and the gradients of x, weights, gate, up and down.
 Values Evaluate(const Parallel& parallel, int64_t capacity, std::span<const Value> xs) {
-  const Value out =
-      SpreadExperts(parallel, xs[0], {xs[3], xs[2]}, {xs[4], xs[5], xs[6]}, capacity);
+  const Value out = SpreadExperts(parallel, xs[0], {xs[3], xs[2]}, {xs[4], xs[5], xs[6]}, capacity);
   Values results = {out};
   const Values wrt = {xs[0], xs[2], xs[4], xs[5], xs[6]};
   for (const Value& d : xla::Vjp(Values{out}, Values{xs[1]}, wrt)) results.push_back(d);

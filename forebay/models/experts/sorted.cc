@@ -43,9 +43,7 @@ Value Store(Value x, Value at, Value part) {
   starts[0] = at;
   return xla::DynamicUpdateSlice(x, xla::ExpandDims(part, 0), starts);
 }
-Value AddAt(Value x, Value at, Value part) {
-  return Store(x, at, xla::IndexLeading(x, at) + part);
-}
+Value AddAt(Value x, Value at, Value part) { return Store(x, at, xla::IndexLeading(x, at) + part); }
 
 }  // namespace
 
@@ -177,14 +175,13 @@ SortedExperts::Plan SortedExperts::MakePlan(Value experts_NK, Value weights_NK) 
                                xla::Constant(graph, 0, DType::kF32));
   // The inverse: each pair's row.
   const auto of_pair = [&](Value x_E) { return xla::Take(x_E, sorted_P); };
-  const Value row_sorted = of_pair(first_block_E) * static_cast<double>(rows_) +
-                           (iota(pairs_) - of_pair(first_pair_E));
+  const Value row_sorted =
+      of_pair(first_block_E) * static_cast<double>(rows_) + (iota(pairs_) - of_pair(first_pair_E));
   plan.row_P = xla::ScatterSet(iota(pairs_), order_P, row_sorted);
   return plan;
 }
 
-SortedExperts::Block SortedExperts::Read(const Plan& plan, Value block,
-                                         std::span<const Value> xs) {
+SortedExperts::Block SortedExperts::Read(const Plan& plan, Value block, std::span<const Value> xs) {
   Block b;
   const DType narrow = xs[kX].dtype();
   b.expert = xla::IndexLeading(plan.expert_Q, block);

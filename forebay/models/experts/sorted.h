@@ -1,11 +1,11 @@
 // SortedExperts: the experts' feed-forward networks on the tokens that chose them. Private to
 // models/.
 //
-// Pairs of token and expert are sorted by expert into blocks of rows that share one, and a loop runs
-// over the blocks that there are, forward and backward. What a block makes is added to its tokens at
-// once, so memory is that of the tokens, not of the pairs, of which most may be of experts that are
-// elsewhere. Tokens get their terms in the order of their experts: the same inputs give the same
-// bits.
+// Pairs of token and expert are sorted by expert into blocks of rows that share one, and a loop
+// runs over the blocks that there are, forward and backward. What a block makes is added to its
+// tokens at once, so memory is that of the tokens, not of the pairs, of which most may be of
+// experts that are elsewhere. Tokens get their terms in the order of their experts: the same inputs
+// give the same bits.
 //
 // Legend: N tokens, K experts a token, P = N * K pairs, E experts at hand, D width, F feed-forward
 // width; m rows of a block, Q blocks at most.
@@ -19,8 +19,8 @@
 
 namespace forebay::models::experts {
 
-// x [N, D], weights [N, K], experts [N, K] s32 (those outside of [0, E) are elsewhere), gate, up [E,
-// F, D], down [E, D, F].
+// x [N, D], weights [N, K], experts [N, K] s32 (those outside of [0, E) are elsewhere), gate, up
+// [E, F, D], down [E, D, F].
 enum Operand { kX, kWeights, kExperts, kGate, kUp, kDown, kOperands };
 
 class SortedExperts {

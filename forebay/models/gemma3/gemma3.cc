@@ -32,8 +32,10 @@ std::vector<LayerKind> Kinds(const Gemma3Config& config) {
 Gemma3::Gemma3(const Gemma3Config& config)
     : Decoder(
           {.map = {.config = config.base, .tensors = Gemma3LayerTensors(config), .norm_start = 0},
-           .rotations = {MakeRotation(config.base.rope_theta, config.base.head_dim, config.rope_scaling),
-                           MakeRotation(config.local_theta, config.base.head_dim, config.local_scaling)},
+           .rotations = {MakeRotation(config.base.rope_theta, config.base.head_dim,
+                                      config.rope_scaling),
+                         MakeRotation(config.local_theta, config.base.head_dim,
+                                      config.local_scaling)},
            .kinds = Kinds(config),
            .embed_scale = std::sqrt(static_cast<double>(config.base.width)),
            .score_scale = 1 / std::sqrt(config.query_scalar),

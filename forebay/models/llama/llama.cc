@@ -15,7 +15,8 @@ using xla::Value;
 
 Llama::Llama(const LlamaConfig& config)
     : Decoder({.map = {.config = config.base, .tensors = LlamaLayerTensors(config.base)},
-               .rotations = {MakeRotation(config.base.rope_theta, config.base.head_dim, config.rope_scaling)},
+               .rotations = {MakeRotation(config.base.rope_theta, config.base.head_dim,
+                                          config.rope_scaling)},
                .kinds = std::vector<LayerKind>(static_cast<size_t>(config.base.layers))}) {}
 
 Value Llama::RunLayer(const LayerWeights& weights, Value x_ND, const AttendFn& attend) const {

@@ -17,10 +17,10 @@ namespace forebay::models {
 using xla::Value;
 
 Qwen3::Qwen3(const Qwen3Config& config)
-    : Decoder(
-          {.map = {.config = config.base, .tensors = Qwen3LayerTensors(config)},
-           .rotations = {MakeRotation(config.base.rope_theta, config.base.head_dim, config.rope_scaling)},
-           .kinds = WindowKinds(config.windows)}) {}
+    : Decoder({.map = {.config = config.base, .tensors = Qwen3LayerTensors(config)},
+               .rotations = {MakeRotation(config.base.rope_theta, config.base.head_dim,
+                                          config.rope_scaling)},
+               .kinds = WindowKinds(config.windows)}) {}
 
 Value Qwen3::RunLayer(const LayerWeights& weights, Value x_ND, const AttendFn& attend) const {
   const Value normed = weights.Enter(Norm(x_ND, weights["input_layernorm.weight"]));

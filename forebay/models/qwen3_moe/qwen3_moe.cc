@@ -18,10 +18,10 @@ namespace forebay::models {
 using xla::Value;
 
 Qwen3Moe::Qwen3Moe(const Qwen3MoeConfig& config)
-    : Decoder(
-          {.map = {.config = config.base, .tensors = Qwen3MoeLayerTensors(config)},
-           .rotations = {MakeRotation(config.base.rope_theta, config.base.head_dim, config.rope_scaling)},
-           .kinds = WindowKinds(config.windows)}),
+    : Decoder({.map = {.config = config.base, .tensors = Qwen3MoeLayerTensors(config)},
+               .rotations = {MakeRotation(config.base.rope_theta, config.base.head_dim,
+                                          config.rope_scaling)},
+               .kinds = WindowKinds(config.windows)}),
       experts_per_token_(config.experts_per_token),
       normalize_(config.normalize) {}
 

@@ -57,6 +57,14 @@ Values PowVjp(const Call& c) {
   return out;
 }
 
+// a rem b = a - b * trunc(a / b), and the quotient is constant between its jumps.
+Values RemVjp(const Call& c) {
+  Values out(2);
+  if (c.needs[0]) out[0] = Ct(c);
+  if (c.needs[1]) out[1] = -(Ct(c) * ((A(c) - Y(c)) / B(c)));
+  return out;
+}
+
 constexpr ElementwiseKind kAdd{"Add", "add", [](const Call& c) { return Values{Ct(c), Ct(c)}; }};
 constexpr ElementwiseKind kSub{
     "Sub", "subtract", [](const Call& c) { return Values{Ct(c), c.needs[1] ? -Ct(c) : Value()}; }};
@@ -67,7 +75,7 @@ constexpr ElementwiseKind kMax{"Max", "maximum",
 constexpr ElementwiseKind kMin{"Min", "minimum",
                                [](const Call& c) { return ExtremumVjp(c, Comparison::kLt); }};
 constexpr ElementwiseKind kPow{"Pow", "power", PowVjp};
-constexpr ElementwiseKind kRem{"Rem", "remainder", nullptr};
+constexpr ElementwiseKind kRem{"Rem", "remainder", RemVjp};
 
 Value Binary(const ElementwiseKind& kind, Value a, Value b) {
   const Operands in(kind.name, {a, b});
