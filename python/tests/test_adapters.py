@@ -4,6 +4,8 @@ import contextlib
 import importlib
 import random
 import sys
+import threading
+import time
 import types
 import unittest
 from typing import Any, Iterator
@@ -298,6 +300,33 @@ class TextWorldTest(unittest.TestCase):
             self.assertEqual(quest.commands[-1], "closed")
             env.reset(5, "eval", 0)
             self.assertEqual(env._env.path, "c")
+
+    def test_games_take_turns(self) -> None:
+        inside, most = [], []
+
+        class Counted(Quest):
+            def step(self, command: str) -> "tuple[types.SimpleNamespace, int, bool]":
+                inside.append(command)
+                most.append(len(inside))
+                time.sleep(0.002)
+                inside.pop()
+                return super().step(command)
+
+        library = types.SimpleNamespace(EnvInfos=lambda **kwargs: kwargs, start=lambda path, infos: Counted(path))
+        with adapter("textworld", library) as world:
+
+            def play() -> None:
+                env = world.TextWorldEnvironment(["a"])
+                env.reset(0, "train", 0)
+                for _ in range(5):
+                    env.step("look")
+
+            threads = [threading.Thread(target=play) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(most, [1] * 20)
 
     def test_commands_fit_the_interpreters_of_the_games(self) -> None:
         with adapter("textworld", self.LIBRARY) as world:

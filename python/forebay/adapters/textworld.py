@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from typing import Sequence
 
 from ..environment import Environment, Step
@@ -14,6 +15,8 @@ from ._common import need
 
 textworld = need("textworld", "textworld")
 
+# Games share a parser, which breaks when two threads use it. What they do is Python code that computes, so that little is lost.
+_LOCK = threading.Lock()
 _COMMAND_CHARS_MAX = 100  # the games' interpreters are in C, with buffers of about 200
 
 
@@ -36,13 +39,15 @@ class TextWorldEnvironment(Environment):
         games = self._games[split]
         infos = textworld.EnvInfos(feedback=True, objective=True, description=True, admissible_commands=True, won=True, lost=True,
                                    score=True, max_score=True)
-        self._env = textworld.start(games[task % len(games)], infos)
-        state = self._env.reset()
+        with _LOCK:
+            self._env = textworld.start(games[task % len(games)], infos)
+            state = self._env.reset()
         self._max_score = max(1, int(state.max_score or 1))
         return self._told(f"{state.objective.strip()}\n\n{_clean(state.description)}", state) + "\nAnswer with one command."
 
     def step(self, action: str) -> Step:
-        state, _, done = self._env.step(command_of(action))
+        with _LOCK:
+            state, _, done = self._env.step(command_of(action))
         score = int(state.score or 0)
         earned, self._score = (score - self._score) / self._max_score, score
         done = bool(done or state.won or state.lost)
