@@ -51,12 +51,12 @@ class Driver {
     if (setup_.ring) {
       state = ForwardRing(query, xs);
     } else {
-      keys = {Whole(blocks_.RotatedKey(xs)), Whole(blocks_.RealValue(xs))};
+      keys = WholeKeys(xs);
       state = blocks_.Forward(StepAt(xs, 0), keys, query, {}, xs);
     }
     const Values found = Blocks::Finish(state);
     Values out = {As(blocks_.JoinQueries(found[0]), xs[kQuery].dtype()), found[1]};
-    if (!setup_.ring) out.insert(out.end(), {keys.key, keys.value});
+    if (gathers()) out.insert(out.end(), {keys.key, keys.value});
     return out;
   }
 
@@ -71,7 +71,9 @@ class Driver {
       found = BackwardRing(asked, xs);
       for (size_t i = 0; i < 2; ++i) found[i] = As(blocks_.JoinKeys(found[i]), dtype);
     } else {
-      found = blocks_.Backward(StepAt(xs, 0), {outputs[2], outputs[3]}, asked, xs);
+      // What was gathered once is kept; what is only cut into blocks is cut again.
+      const Blocks::Keys keys = gathers() ? Blocks::Keys{outputs[2], outputs[3]} : WholeKeys(xs);
+      found = blocks_.Backward(StepAt(xs, 0), keys, asked, xs);
       for (size_t i = 0; i < 2; ++i) found[i] = Own(As(blocks_.JoinKeys(found[i]), dtype));
     }
     const RopeTables rope{xs[kCos], xs[kSin]};
@@ -94,6 +96,10 @@ class Driver {
   Value Own(Value x) const {
     const Value rows = xla::Reshape(x, {setup_.rows, setup_.split.row_length(), x.dim(1)});
     return xla::Reshape(setup_.split.Scatter(rows), {-1, x.dim(1)});
+  }
+  bool gathers() const { return !setup_.ring && setup_.split.devices() > 1; }
+  Blocks::Keys WholeKeys(std::span<const Value> xs) const {
+    return {Whole(blocks_.RotatedKey(xs)), Whole(blocks_.RealValue(xs))};
   }
   Blocks::Keys OwnKeys(std::span<const Value> xs) const {
     return {blocks_.DivideKeys(blocks_.RotatedKey(xs)), blocks_.DivideKeys(blocks_.RealValue(xs))};
