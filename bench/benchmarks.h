@@ -13,9 +13,14 @@ namespace forebay::bench {
 // same step in JAX on the same plugin (bench/peers/setup_jax.sh makes it).
 Result<nlohmann::ordered_json> LearnerBench(const BenchOptions& options);
 
-// SmolLM2-135M: decoding at 1, 16 and 32 streams, prompt processing, and how far the sampled
-// log-probabilities are from the learner's.
+// SmolLM2-135M: decoding at 1, 16 and 32 streams against vLLM's CPU build and llama.cpp
+// (bench/peers/setup_rollout.sh), prompt processing, and how far the sampled log-probabilities are
+// from the learner's.
 Result<nlohmann::ordered_json> RolloutBench(const BenchOptions& options);
+
+// New weights for SmolLM2-135M beside sixteen running streams: the time to the first token from
+// them, and how long it held the streams up.
+Result<nlohmann::ordered_json> PublishBench(const BenchOptions& options);
 
 // The synchronous loop against the decoupled one on a slow environment, same code, same rewards.
 Result<nlohmann::ordered_json> UtilizationBench(const BenchOptions& options);

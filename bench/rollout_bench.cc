@@ -2,12 +2,16 @@
 //
 // Decoding: one group of S samples of a prompt of 64 tokens, all of the same length, so that S
 // streams decode together from the first to the last step; its time is the decode span of the
-// slowest. Prompts: long ones, one token each. The gap: the sampled tokens go through the model as
-// the learner runs it (packed rows, ChunkedLogprobs), and the largest difference counts.
+// slowest. Peers (bench/peers/setup_rollout.sh) do the same in turn with ours: vLLM's CPU build in
+// f32 against our f32, sampling with log-probabilities as we do; llama.cpp with f16 weights, which
+// samples nothing, against our bf16. Prompts: long ones, one token each. The gap: the sampled
+// tokens go through the model as the learner runs it (packed rows, ChunkedLogprobs), and the
+// largest difference counts.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -15,13 +19,15 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "bench/benchmarks.h"
+#include "bench/buffer_scratch.h"
 #include "bench/harness.h"
+#include "bench/rollout_peer.h"
 #include "bench/smollm2.h"
-#include "forebay/base/clock.h"
 #include "forebay/base/rng.h"
 #include "forebay/base/status.h"
 #include "forebay/models/model.h"
@@ -42,6 +48,8 @@ using xla::Value;
 
 constexpr int64_t kContext = 512, kPromptTokens = 64, kLongPromptTokens = 384;
 constexpr std::array<int64_t, 3> kStreams = {1, 16, 32};
+// Before each side: the other's threads may still spin for a while.
+constexpr auto kPause = std::chrono::milliseconds(300);
 
 std::vector<int32_t> RandomTokens(Rng& rng, int64_t count, int64_t vocab) {
   std::vector<int32_t> tokens;
@@ -161,69 +169,176 @@ Result<double> LogprobGap(const SmolLm2& smol, xla::Client& client,
   return gap;
 }
 
+// Tokens a second of one group.
+Result<double> DecodeRate(const std::vector<GenerateResult>& results) {
+  int64_t slowest_us = 0, sampled = 0;
+  for (const GenerateResult& result : results) {
+    slowest_us = std::max(slowest_us, result.decode_us);
+    sampled += static_cast<int64_t>(result.tokens.size());
+  }
+  return 1e6 * static_cast<double>(sampled) / static_cast<double>(slowest_us);
+}
+
+// A peer, or nothing where it is not installed or does not start.
+struct PeerSide {
+  std::string name;
+  std::unique_ptr<RolloutPeer> peer;
+  std::vector<double> rates = {};  // of the streams that are measured now
+};
+
+std::vector<PeerSide> StartPeers(const BenchOptions& options, const ScratchFolder& scratch) {
+  const RolloutPeer::Model model{.gguf = SmolLm2Path(),
+                                 .folder = scratch.path() + "/model",
+                                 .streams_max = kStreams.back(),
+                                 .context = kContext};
+  std::vector<PeerSide> peers;
+  const auto start = [&](const std::string& name, const std::vector<std::string>& arguments) {
+    PeerSide& side = peers.emplace_back(PeerSide{.name = name, .peer = nullptr});
+    if (arguments.empty()) return;
+    options.Say("starting " + name);
+    auto process = RolloutPeer::Start(
+        arguments, std::string(FOREBAY_SOURCE_DIR) + "/runs/bench_" + name + ".log");
+    if (process.ok()) {
+      side.peer = *std::move(process);
+    } else {
+      options.Say(process.status().message());
+    }
+  };
+  const std::vector<std::string> vllm = RolloutPeer::Vllm(model);
+  const bool written = vllm.empty() || WriteSmolLm2Folder(model.folder).ok();
+  start("vllm_cpu", written ? vllm : std::vector<std::string>());
+  start("llamacpp_f16", RolloutPeer::LlamaCpp(model));
+  return peers;
+}
+
+class Rollout {
+ public:
+  Rollout(const BenchOptions& options, SmolLm2 smol, std::unique_ptr<xla::Client> client,
+          std::vector<PeerSide> peers)
+      : options_(options),
+        smol_(std::move(smol)),
+        client_(std::move(client)),
+        peers_(std::move(peers)) {}
+
+  Status Measure(int64_t streams);
+  nlohmann::ordered_json Fields() const;
+
+ private:
+  Result<std::unique_ptr<rollout::Engine>> MakeEngine(int64_t streams, DType dtype) {
+    return rollout::MakeXlaEngine(
+        {.slots = streams, .context = kContext, .weights_dtype = dtype, .cache_dtype = dtype},
+        *client_, smol_.model, {.policy_version = 0, .tensors = smol_.tensors});
+  }
+  Result<double> Decode(rollout::Engine& engine, int64_t streams, bool check);
+  Status MeasurePrompts(rollout::Engine& engine);
+
+  const BenchOptions& options_;
+  const SmolLm2 smol_;
+  const std::unique_ptr<xla::Client> client_;
+  std::vector<PeerSide> peers_;
+  Rng rng_{2};
+  double gap_ = 0;
+  int64_t recompiles_ = 0;
+  nlohmann::ordered_json f32_, bf16_, ratios_, spreads_;
+};
+
+Result<double> Rollout::Decode(rollout::Engine& engine, int64_t streams, bool check) {
+  std::this_thread::sleep_for(kPause);
+  const int64_t vocab = smol_.model->config().vocab_size;
+  const auto requests = Group(rng_, streams, options_.quick ? 32 : 96, vocab);
+  FB_ASSIGN_OR_RETURN(const auto results, GenerateAll(engine, requests));
+  if (check) {
+    FB_ASSIGN_OR_RETURN(const double gap, LogprobGap(smol_, *client_, requests, results));
+    gap_ = std::max(gap_, gap);
+  }
+  return DecodeRate(results);
+}
+
+Status Rollout::MeasurePrompts(rollout::Engine& engine) {
+  std::vector<double> rates;
+  for (int round = 0; round < (options_.quick ? 2 : 5); ++round) {
+    const std::vector<GenerateRequest> request = {
+        {.prompt = RandomTokens(rng_, kLongPromptTokens, smol_.model->config().vocab_size),
+         .new_tokens_max = 1}};
+    FB_ASSIGN_OR_RETURN(const auto results, GenerateAll(engine, request));
+    rates.push_back(1e6 * static_cast<double>(kLongPromptTokens) /
+                    static_cast<double>(results[0].prefill_us));
+  }
+  f32_["prompt"] = Summarize(rates).median;
+  spreads_["prompt"] = ToJson(Summarize(rates));
+  return OkStatus();
+}
+
+Status Rollout::Measure(int64_t streams) {
+  const std::string name = fmt::format("w{}", streams);
+  options_.Say(fmt::format("{} streams", streams));
+  FB_ASSIGN_OR_RETURN(const auto f32, MakeEngine(streams, DType::kF32));
+  // XLA's CPU backend has no fast product of one bf16 row.
+  std::unique_ptr<rollout::Engine> bf16;
+  if (streams > 1) {
+    FB_ASSIGN_OR_RETURN(bf16, MakeEngine(streams, DType::kBF16));
+  }
+  std::vector<double> f32_rates, bf16_rates;
+  for (PeerSide& side : peers_) side.rates.clear();
+  for (int round = 0; round < (options_.quick ? 2 : 5); ++round) {
+    FB_ASSIGN_OR_RETURN(f32_rates.emplace_back(), Decode(*f32, streams, round == 0));
+    if (bf16 != nullptr) {
+      FB_ASSIGN_OR_RETURN(bf16_rates.emplace_back(), Decode(*bf16, streams, false));
+    }
+    for (PeerSide& side : peers_) {
+      if (side.peer == nullptr) continue;
+      std::this_thread::sleep_for(kPause);
+      FB_ASSIGN_OR_RETURN(side.rates.emplace_back(),
+                          side.peer->Decode(streams, kPromptTokens, options_.quick ? 32 : 96));
+    }
+  }
+  if (streams == 1) FB_RETURN_IF_ERROR(MeasurePrompts(*f32));
+  const Spread ours = Summarize(f32_rates);
+  f32_[name] = ours.median;
+  spreads_[name] = ToJson(ours);
+  bf16_[name] = nullptr;
+  if (!bf16_rates.empty()) {
+    bf16_[name] = Summarize(bf16_rates).median;
+    spreads_["bf16." + name] = ToJson(Summarize(bf16_rates));
+  }
+  for (const PeerSide& side : peers_) {
+    nlohmann::ordered_json& ratio = ratios_["vs_" + side.name][name];
+    ratio = nullptr;
+    if (side.rates.empty()) continue;
+    const Spread theirs = Summarize(side.rates);
+    // Like for like: f32 against f32, 16 bits against 16 bits where we have them.
+    const bool narrow = side.name == "llamacpp_f16" && bf16 != nullptr;
+    ratio = (narrow ? bf16_ : f32_)[name].get<double>() / theirs.median;
+    spreads_[side.name + "." + name] = ToJson(theirs);
+  }
+  for (const auto& engine : {f32.get(), bf16.get()}) {
+    if (engine == nullptr) continue;
+    recompiles_ += engine->stats().recompiles_after_warmup;
+    engine->Shutdown();
+  }
+  return OkStatus();
+}
+
+nlohmann::ordered_json Rollout::Fields() const {
+  nlohmann::ordered_json fields;
+  fields["tokens_per_s"] = f32_;
+  fields["tokens_per_s_bf16"] = bf16_;
+  for (const auto& [field, by_streams] : ratios_.items()) fields[field] = by_streams;
+  fields["logprob_gap_max"] = gap_;
+  fields["recompiles_after_warmup"] = recompiles_;
+  fields["spread"] = spreads_;
+  return fields;
+}
+
 }  // namespace
 
 Result<nlohmann::ordered_json> RolloutBench(const BenchOptions& options) {
-  const int repeats = options.quick ? 2 : 5;
-  const int64_t new_tokens = options.quick ? 32 : 96;
-  FB_ASSIGN_OR_RETURN(const SmolLm2 smol, LoadSmolLm2());
-  FB_ASSIGN_OR_RETURN(const std::unique_ptr<xla::Client> client, MakeClient());
-  const int64_t vocab = smol.model->config().vocab_size;
-  Rng rng(2);
-  nlohmann::ordered_json tokens_per_s, decode_spread, peers;
-  double gap = 0;
-  int64_t recompiles = 0;
-  std::vector<double> prompt_rates;
-  for (const int64_t streams : kStreams) {
-    options.Say(fmt::format("{} streams", streams));
-    FB_ASSIGN_OR_RETURN(
-        const std::unique_ptr<rollout::Engine> engine,
-        rollout::MakeXlaEngine({.slots = streams, .context = kContext}, *client, smol.model,
-                               {.policy_version = 0, .tensors = smol.tensors}));
-    std::vector<double> rates;
-    for (int round = 0; round < repeats; ++round) {
-      const auto requests = Group(rng, streams, new_tokens, vocab);
-      FB_ASSIGN_OR_RETURN(const auto results, GenerateAll(*engine, requests));
-      int64_t slowest_us = 0, sampled = 0;
-      for (const GenerateResult& result : results) {
-        slowest_us = std::max(slowest_us, result.decode_us);
-        sampled += static_cast<int64_t>(result.tokens.size());
-      }
-      rates.push_back(1e6 * static_cast<double>(sampled) / static_cast<double>(slowest_us));
-      if (round == 0) {
-        FB_ASSIGN_OR_RETURN(const double this_gap, LogprobGap(smol, *client, requests, results));
-        gap = std::max(gap, this_gap);
-      }
-    }
-    if (streams == 1) {
-      for (int round = 0; round < repeats; ++round) {
-        const std::vector<GenerateRequest> request = {
-            {.prompt = RandomTokens(rng, kLongPromptTokens, vocab), .new_tokens_max = 1}};
-        FB_ASSIGN_OR_RETURN(const auto results, GenerateAll(*engine, request));
-        prompt_rates.push_back(1e6 * static_cast<double>(kLongPromptTokens) /
-                               static_cast<double>(results[0].prefill_us));
-      }
-    }
-    const std::string name = fmt::format("w{}", streams);
-    const Spread spread = Summarize(rates);
-    tokens_per_s[name] = spread.median;
-    decode_spread[name] = ToJson(spread);
-    peers[name] = nullptr;
-    recompiles += engine->stats().recompiles_after_warmup;
-    engine->Shutdown();
-  }
-  const Spread prompt = Summarize(prompt_rates);
-  tokens_per_s["prompt"] = prompt.median;
-  decode_spread["prompt"] = ToJson(prompt);
-
-  nlohmann::ordered_json fields;
-  fields["tokens_per_s"] = tokens_per_s;
-  fields["vs_vllm_cpu"] = peers;
-  fields["vs_llamacpp_f16"] = peers;
-  fields["logprob_gap_max"] = gap;
-  fields["recompiles_after_warmup"] = recompiles;
-  fields["spread"] = decode_spread;
-  return fields;
+  FB_ASSIGN_OR_RETURN(SmolLm2 smol, LoadSmolLm2());
+  FB_ASSIGN_OR_RETURN(std::unique_ptr<xla::Client> client, MakeClient());
+  FB_ASSIGN_OR_RETURN(const ScratchFolder scratch, ScratchFolder::Create());
+  Rollout rollout(options, std::move(smol), std::move(client), StartPeers(options, scratch));
+  for (const int64_t streams : kStreams) FB_RETURN_IF_ERROR(rollout.Measure(streams));
+  return rollout.Fields();
 }
 
 }  // namespace forebay::bench

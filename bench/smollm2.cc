@@ -11,10 +11,17 @@
 
 namespace forebay::bench {
 
+std::string SmolLm2Path() {
+  return std::string(FOREBAY_SOURCE_DIR) + "/.deps/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+}
+
+Status WriteSmolLm2Folder(const std::string& folder) {
+  FB_ASSIGN_OR_RETURN(const weights::ModelFiles files, weights::LoadModelFiles(SmolLm2Path()));
+  return weights::WriteModelFolder(folder, files);
+}
+
 Result<SmolLm2> LoadSmolLm2() {
-  const std::string path =
-      std::string(FOREBAY_SOURCE_DIR) + "/.deps/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-  auto files = weights::LoadModelFiles(path);
+  auto files = weights::LoadModelFiles(SmolLm2Path());
   if (!files.ok()) {
     return files.status().WithContext("the demo model (tools/setup.sh fetches it)");
   }

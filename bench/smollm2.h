@@ -16,7 +16,11 @@ struct SmolLm2 {
   weights::TensorMap tensors;
 };
 
-// The packaged GGUF. kNotFound says to run tools/setup.sh.
+// The packaged GGUF's file.
+std::string SmolLm2Path();
+// Writes it as a Hugging Face folder, in f32.
+Status WriteSmolLm2Folder(const std::string& folder);
+// kNotFound says to run tools/setup.sh.
 Result<SmolLm2> LoadSmolLm2();
 
 // The default plugin, with compiled programs kept on disk between runs of the benchmark.

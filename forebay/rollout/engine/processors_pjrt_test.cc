@@ -247,7 +247,8 @@ TEST(ProcessorsTest, NaNIsNeverHidden) {
       logits[4] = nan;
       int64_t width = 0;
       const Inputs in = Rows(logits, request, 1);
-      const auto out = Processed(in, EditsOf({}, {}, 1, in.vocab, &width), width);
+      const auto edits = EditsOf({}, {}, 1, in.vocab, &width);
+      const auto out = Processed(in, edits, width);
       ASSERT_EQ(out.size(), 3U);
       EXPECT_FALSE(std::isfinite(out[1][0]));
     }
