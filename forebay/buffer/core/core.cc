@@ -68,7 +68,8 @@ Core::Core(const BufferOptions& options, BufferListener listener, Table table, b
       listener_(std::move(listener)),
       manual_(manual),
       table_(std::move(table)),
-      rng_(manual ? 1 : static_cast<uint64_t>(WallMicros())) {}
+      rng_(manual ? 1 : static_cast<uint64_t>(WallMicros())),
+      expected_(static_cast<bool>(listener_.on_pending)) {}
 
 Status Core::CheckOptions(const BufferOptions& options) {
   if (options.group_size < 1 || options.group_size > kMemberMax + 1) {
@@ -181,7 +182,7 @@ bool Core::Note(RecordHeader header, std::string_view payload, Done done) {
 
 Status Core::Dispatch(const TrajectoryId& id) {
   HelpNotes();
-  AdaptiveLock lock(mutex_);
+  const Locked lock(*this);
   FB_RETURN_IF_ERROR(RefusalLocked());
   FB_RETURN_IF_ERROR(table_.Dispatch(id));
   RecordHeader header{.type = RecordType::kDispatch};
@@ -207,7 +208,7 @@ Status Core::Reject(const TrajectoryId& id, RejectReason reason) {
   HelpNotes();
   Calls calls;
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     if (!failed_.ok()) return failed_;
     FB_RETURN_IF_ERROR(table_.Reject(id, reason));
     NoteRejected({id}, reason, calls);
@@ -221,7 +222,7 @@ Status Core::CloseGroup(int64_t group_id) {
   HelpNotes();
   Status status;
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     if (!failed_.ok()) return failed_;
     std::vector<TrajectoryId> closed;
     status = table_.CloseGroup(group_id, &closed);
@@ -236,7 +237,7 @@ Status Core::CloseGroup(int64_t group_id) {
 
 void Core::Pause(bool appends, bool readers) {
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     appends_paused_ = appends;
     readers_paused_ = readers;
     readers_.NotifyAll();
@@ -248,7 +249,7 @@ void Core::Pause(bool appends, bool readers) {
 void Core::Unblock(const std::string& reason) {
   Calls calls;
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     ++unblocked_;
     unblock_reason_ = reason;
     FailWaiting(Unavailable("unblocked: " + reason), calls);
@@ -258,18 +259,18 @@ void Core::Unblock(const std::string& reason) {
 }
 
 std::vector<GroupInfo> Core::Inspect(int64_t from_group_id, int64_t limit) const {
-  AdaptiveLock lock(mutex_);
+  const Locked lock(*this);
   return table_.Inspect(from_group_id, limit);
 }
 
 Ledger Core::ledger() const {
-  AdaptiveLock lock(mutex_);
+  const Locked lock(*this);
   return table_.ledger();
 }
 
 BufferStats Core::stats() const {
   const LogStats log = log_->stats();
-  AdaptiveLock lock(mutex_);
+  const Locked lock(*this);
   return {.ready_groups = table_.ready_groups(),
           .partial_groups = table_.partial_groups(),
           .kept_bytes = table_.pending_bytes(),
@@ -293,7 +294,7 @@ void Core::Pump() {
 void Core::Close() {
   Calls calls;
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     if (!closed_) {
       closed_ = true;
       FailWaiting(Unavailable("the buffer is closed"), calls);

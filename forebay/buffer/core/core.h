@@ -73,7 +73,7 @@ class Core : public Buffer {
   void Pump();
   // The state now, for inspection.
   Table table() const {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     return table_;
   }
 
@@ -88,6 +88,19 @@ class Core : public Buffer {
     std::string encoded;
     TimePoint since, deadline;
     Done done;
+  };
+  // mutex_, with the table up to date: appends of kOs and kMemory are acknowledged without the lock
+  // and become pending here. Runs what that causes when it is unlocked.
+  class FB_THREAD_ANNOTATION(scoped_lockable) Locked {
+   public:
+    explicit Locked(const Core& core) FB_THREAD_ANNOTATION(acquire_capability(core.mutex_));
+    ~Locked() FB_THREAD_ANNOTATION(release_capability());
+    Locked(const Locked&) = delete;
+    Locked& operator=(const Locked&) = delete;
+
+   private:
+    const Core& core_;
+    Calls calls_;
   };
   enum class Place { kReserved, kWaits, kEnded };
   // Where trajectories lie, with the segments held so that they stay.
@@ -120,11 +133,12 @@ class Core : public Buffer {
   // ---- core_append.cc
   Place StartAppend(std::string_view encoded, const AppendOptions& options, Done& done,
                     LogSlot* slot);
-  Status CheckAppend(const TrajectorySummary& summary, bool* duplicate, Done& done)
+  Status CheckAppend(const TrajectorySummary& summary, bool* duplicate, uint32_t* place, Done& done)
       FB_REQUIRES(mutex_);
   bool TryReserve(const TrajectorySummary& summary, float priority, size_t bytes, const Done& done,
                   LogSlot* slot) FB_REQUIRES(mutex_);
-  Status FinishAppend(const LogSlot& slot);
+  void FinishAppend(const LogSlot& slot);
+  void ApplySettled(Calls& calls) FB_REQUIRES(mutex_);
   void Admit(Calls& calls);
   void Publish();
   Status SettleEntry(const LogEntry& entry, Calls& calls) FB_REQUIRES(mutex_);
@@ -167,6 +181,7 @@ class Core : public Buffer {
   void RecycleNow();
   void HelpNotes();
   void Recycle() FB_REQUIRES(recycle_mutex_);
+  void SealMapped();
   void GiveUpOnTheDisk(const Status& prepared);
   void WriteStateTwice() FB_REQUIRES(recycle_mutex_);
   bool NeedsRoom() const;
@@ -187,6 +202,9 @@ class Core : public Buffer {
   std::deque<Waiting> waiting_ FB_GUARDED_BY(mutex_);  // for room
   // Who else appended a trajectory that waits or is being written.
   std::unordered_map<int64_t, std::vector<Done>> twins_ FB_GUARDED_BY(mutex_);
+  // Somebody waits for what is settled: whoever settles applies it. Set with mutex_ held.
+  std::atomic<bool> expected_;
+  std::vector<LogEntry> settled_ FB_GUARDED_BY(mutex_);  // ApplySettled's
   // Lease: the batch that is being read or logged, and what was read for it.
   int64_t leasing_ FB_GUARDED_BY(mutex_) = 0;
   std::map<int64_t, std::vector<TrajectoryPtr>> loaded_ FB_GUARDED_BY(mutex_);

@@ -67,7 +67,7 @@ void Core::EndWithoutTraining(const TrajectoryId& id, RejectReason reason, const
   Calls calls;
   Status status;
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     status = EndAttempt(id, reason, calls);
   }
   Run(calls);
@@ -113,8 +113,8 @@ void Core::AppendEncoded(std::string_view encoded, const AppendOptions& options,
   if (log_->sync()) {
     log_->Kick();
   } else {
-    const Status status = FinishAppend(slot);
-    done(status);
+    FinishAppend(slot);
+    done(OkStatus());
     RecycleNow();
   }
 }
@@ -127,10 +127,10 @@ Status Core::AppendEncodedAndWait(std::string_view encoded, const AppendOptions&
   if (place == Place::kReserved) {
     log_->FillTrajectory(slot, encoded);
     if (!log_->sync()) {
-      Status status = FinishAppend(slot);
+      FinishAppend(slot);
       delete waiter;  // nobody else has it
       RecycleNow();
-      return status;
+      return OkStatus();
     }
     log_->Await(slot.group, options.deadline);
   }
@@ -145,18 +145,33 @@ Status Core::AppendEncodedAndWait(std::string_view encoded, const AppendOptions&
   return status;
 }
 
-// kOs, kMemory: what was filled is durable; it becomes pending.
-Status Core::FinishAppend(const LogSlot& slot) {
-  Status status;
-  Calls calls;
-  {
-    AdaptiveLock lock(mutex_);
-    status = SettleEntry({.header = slot.header, .offset_64 = slot.offset_64}, calls);
-    log_->Settle(slot);
-    WakeReaders();
-  }
-  Run(calls);
-  return status;
+Core::Locked::Locked(const Core& core) : core_(core) {
+  core.mutex_.Lock();
+  // What was settled is there; to count it changes nothing that somebody has seen.
+  if (core.log_ != nullptr && core.log_->HasSettled()) const_cast<Core&>(core).ApplySettled(calls_);
+}
+
+Core::Locked::~Locked() {
+  core_.mutex_.Unlock();
+  Run(calls_);
+}
+
+// kOs, kMemory: what was filled is durable. It becomes pending when somebody looks, which is now if
+// somebody waits for it. Of expected_ and what is settled either this sees the one, or whoever
+// expects it sees the other.
+void Core::FinishAppend(const LogSlot& slot) {
+  log_->Settle(slot);
+  if (!expected_.load()) return;
+  const Locked lock(*this);
+  expected_ = groups_wanted_ > 0 || !twins_.empty() || listener_.on_pending != nullptr;
+}
+
+void Core::ApplySettled(Calls& calls) {
+  settled_.clear();
+  log_->TakeSettled(&settled_);
+  // Not OK: its attempt was ended meanwhile, as if just after the append.
+  for (const LogEntry& entry : settled_) SettleEntry(entry, calls).ok();
+  WakeReaders();
 }
 
 // kReserved: fill the slot. Else `done` was called, or will be.
@@ -199,12 +214,14 @@ Core::Place Core::StartAppend(std::string_view encoded, const AppendOptions& opt
   }
   Status ended;
   bool duplicate = false;
+  uint32_t place = kNoIndex;
   {
-    AdaptiveLock lock(mutex_);
-    ended = CheckAppend(*summary, &duplicate, done);
+    const Locked lock(*this);
+    ended = CheckAppend(*summary, &duplicate, &place, done);
     if (ended.ok() && !duplicate) {
       if (waiting_.empty() && !appends_paused_ &&
           TryReserve(*summary, options.priority, encoded.size(), done, slot)) {
+        slot->kept->entry.place = place;
         return Place::kReserved;
       }
       waiting_.push_back({.summary = *summary,
@@ -217,7 +234,11 @@ Core::Place Core::StartAppend(std::string_view encoded, const AppendOptions& opt
     }
   }
   if (!ended.ok() || duplicate) {
-    if (done) done(ended);
+    if (done) {
+      done(ended);
+    } else {
+      const Locked lock(*this);  // the one that it joined may be settled, and nobody told then
+    }
     return Place::kEnded;
   }
   // There may be room, and others before it: all who append help to get them through.
@@ -230,29 +251,29 @@ Core::Place Core::StartAppend(std::string_view encoded, const AppendOptions& opt
 
 // Whether the attempt may end with this append; it is noted as being appended then. A duplicate of
 // one that is being written now takes `done` and tells it together.
-Status Core::CheckAppend(const TrajectorySummary& summary, bool* duplicate, Done& done) {
+Status Core::CheckAppend(const TrajectorySummary& summary, bool* duplicate, uint32_t* place,
+                         Done& done) {
   const TrajectoryId& id = summary.id;
   FB_RETURN_IF_ERROR(RefusalLocked());
-  std::optional<bool> begun = table_.BeginAppend(id);
-  if (!begun && options_.implied_dispatch) {
-    if (const auto other = table_.InFlightAs(id.trajectory_id)) {
+  const bool implied = options_.implied_dispatch;
+  if (implied && !table_.Dispatched(id.trajectory_id)) {
+    FB_RETURN_IF_ERROR(table_.Dispatch(id, place));
+    table_.BeginFirstAppend(*place);
+    return OkStatus();
+  }
+  const Table::Begun begun = table_.BeginAppend(id, place);
+  if (begun == Table::Begun::kNow) return OkStatus();
+  if (implied) {
+    if (begun == Table::Begun::kBefore) {
+      twins_[id.trajectory_id].push_back(std::exchange(done, nullptr));
+      expected_ = true;
+    } else if (const auto other = table_.InFlightAs(id.trajectory_id)) {
       return InvalidArgument(fmt::format(
           "trajectory {} is being appended as attempt {} of member {} of group {}, task {}: it "
           "cannot be attempt {} of member {} of group {}, task {}, too",
           id.trajectory_id, other->attempt, other->member, other->group_id, other->task_id,
           id.attempt, id.member, id.group_id, id.task_id));
     }
-    if (table_.Dispatched(id.trajectory_id)) {
-      *duplicate = true;
-      ++duplicates_;
-      return OkStatus();
-    }
-    FB_RETURN_IF_ERROR(table_.Dispatch(id));
-    begun = table_.BeginAppend(id);
-  }
-  if (begun && !*begun) return OkStatus();
-  if (begun && options_.implied_dispatch) {
-    twins_[id.trajectory_id].push_back(std::exchange(done, nullptr));
     *duplicate = true;
     ++duplicates_;
     return OkStatus();
@@ -289,7 +310,7 @@ void Core::Admit(Calls& calls) {
     LogSlot slot;
     Waiting next;
     {
-      AdaptiveLock lock(mutex_);
+      const Locked lock(*this);
       if (waiting_.empty() || appends_paused_) break;
       Waiting& first = waiting_.front();
       const bool gone = !table_.InFlight(first.summary.id);  // rejected while it waited
@@ -313,8 +334,8 @@ void Core::Admit(Calls& calls) {
     log_->FillTrajectory(slot, next.encoded);
     filled = true;
     if (log_->sync()) continue;
-    const Status status = FinishAppend(slot);
-    next.done(status);
+    FinishAppend(slot);
+    next.done(OkStatus());
   }
   if (filled && log_->sync()) log_->Kick();
   Run(calls);
@@ -327,7 +348,7 @@ void Core::Publish() {
   std::vector<Status> results;  // of the last entries; those before are OK
   Calls calls;
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     log_->TakeAcknowledged(&acknowledged);
     for (const LogEntry& entry : acknowledged.entries) {
       Status status = SettleEntry(entry, calls);
@@ -355,11 +376,13 @@ Status Core::SettleEntry(const LogEntry& entry, Calls& calls) {
     if (entry.durable) table_.Relocate(id.trajectory_id, header.segment, entry.offset_64);
     return OkStatus();
   }
-  Status status = entry.durable ? table_.Pend(id, {.min_version = header.min_version,
-                                                   .priority = header.priority,
-                                                   .segment = header.segment,
-                                                   .offset_64 = entry.offset_64,
-                                                   .payload_bytes = header.payload_bytes})
+  Status status = entry.durable ? table_.Pend(id,
+                                              {.min_version = header.min_version,
+                                               .priority = header.priority,
+                                               .segment = header.segment,
+                                               .offset_64 = entry.offset_64,
+                                               .payload_bytes = header.payload_bytes},
+                                              entry.place)
                                 : std::move(lost);
   if (status.ok()) {
     ++appends_;
@@ -400,7 +423,7 @@ std::string Core::RoomText() const {
 void Core::SweepDeadlines(TimePoint now) {
   Calls calls;
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     std::string room;  // once for all: it looks at every segment and group
     for (auto it = waiting_.begin(); it != waiting_.end();) {
       if (it->deadline > now) {

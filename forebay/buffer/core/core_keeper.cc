@@ -34,6 +34,7 @@ constexpr auto kBadDiskMax = std::chrono::seconds(60);
 // A state file is written when the log has grown by so many times its size: it costs about an
 // eighth of the log's own writes. More are written only when spares are short.
 constexpr int64_t kStateShare = 8;
+constexpr int64_t kMappedSegmentsPerState = 2;
 // Segments that are emptied in a row.
 constexpr int kRoundsMax = 8;
 
@@ -51,7 +52,7 @@ void Core::TellFailure() {
   const Status why = log_->failed();
   Calls calls;
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     failed_ = why;
     FailWaiting(why, calls);
     readers_.NotifyAll();
@@ -72,7 +73,7 @@ void Core::Keep() {
     Maintain();
     TimePoint until = Now() + kIdle;
     {
-      AdaptiveLock lock(mutex_);
+      const Locked lock(*this);
       for (const Waiting& w : waiting_) until = std::min(until, w.deadline);
       if (!waiting_.empty()) until = std::min(until, Now() + Duration(kRetryDisk));
       if (const std::optional<TimePoint> expiry = table_.next_expiry()) {
@@ -101,13 +102,13 @@ void Core::Maintain() {
   // An error is no failure yet: a full disk may have room again.
   const Status prepared = log_->Maintain();
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     disk_error_ = prepared;
   }
   GiveUpOnTheDisk(prepared);
   const TimePoint now = Now();
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     const auto expired = static_cast<int64_t>(table_.ExpireTakes(now).size());
     expired_takes_ += expired;
     if (expired > 0) readers_.NotifyAll();
@@ -120,7 +121,7 @@ void Core::Maintain() {
 bool Core::NeedsRoom() const {
   if (log_->HasRoom() || !log_->failed().ok()) return false;
   if (log_->OutOfSpares() || log_->disk_bytes() > options_.disk_bytes_max) return true;
-  AdaptiveLock lock(mutex_);
+  const Locked lock(*this);
   return !waiting_.empty();
 }
 
@@ -128,7 +129,7 @@ bool Core::NeedsRoom() const {
 void Core::GiveUpOnTheDisk(const Status& prepared) {
   Status why = prepared;
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     if (why.ok()) why = state_error_;
     if (waiting_.empty() || log_->HasRoom()) why = OkStatus();
   }
@@ -165,10 +166,10 @@ void Core::HelpNotes() {
   log_->Flush().ok();  // what came before the last spare is written then, and sealed soon
   {
     AdaptiveLock recycle(recycle_mutex_);
-    log_->SealMapped();
+    SealMapped();
     WriteStateTwice();
     if (log_->NotesAreTight() && MakeRoom()) {
-      log_->SealMapped();
+      SealMapped();
       WriteStateTwice();
     }
   }
@@ -179,11 +180,11 @@ void Core::HelpNotes() {
 // is dead at one state goes after the next one, so that should the newer be lost, the older still
 // finds what it needs.
 void Core::Recycle() {
-  log_->SealMapped();
+  SealMapped();
   if (!logged()) {
     std::vector<uint32_t> dead;
     {
-      AdaptiveLock lock(mutex_);
+      const Locked lock(*this);
       dead = DeadSegments();
     }
     log_->Recycle(dead);
@@ -192,7 +193,7 @@ void Core::Recycle() {
   // Two states give back what is dead now, which costs less than segments made anew.
   for (int i = 0; i < 2; ++i) {
     {
-      AdaptiveLock lock(mutex_);
+      const Locked lock(*this);
       const bool wanted = StateDue() || (log_->SparesAreFew() && !DeadSegments().empty());
       if (!wanted || !log_->failed().ok()) return;
     }
@@ -200,9 +201,19 @@ void Core::Recycle() {
   }
 }
 
+void Core::SealMapped() {
+  {
+    const Locked lock(*this);  // applies what is settled
+  }
+  log_->SealMapped();
+}
+
 bool Core::StateDue() {
   const int64_t grown = log_->reserved_bytes() - state_at_bytes_;
-  return grown >= std::max(options_.segment_bytes / 2, kStateShare * state_bytes_);
+  // Mapped segments are small, and are filled in milliseconds.
+  const int64_t least =
+      log_->sync() ? options_.segment_bytes / 2 : kMappedSegmentsPerState * options_.segment_bytes;
+  return grown >= std::max(least, kStateShare * state_bytes_);
 }
 
 std::vector<uint32_t> Core::DeadSegments() const {
@@ -217,7 +228,7 @@ std::vector<uint32_t> Core::DeadSegments() const {
 // that one that is waited for does not hold a whole segment.
 bool Core::MakeRoom() {
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     const int64_t oldest = table_.released_batch() + 1;
     if (oldest <= table_.committed_batch()) {
       table_.Release(oldest);
@@ -227,7 +238,7 @@ bool Core::MakeRoom() {
   }
   uint32_t victim = 0;
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     const int64_t room = log_->RoomToMove();
     const std::vector<uint32_t> sealed = log_->Recyclable();
     for (const SegmentLive& live : table_.SegmentsByLiveBytes()) {
@@ -259,7 +270,7 @@ void Core::Move(uint32_t number) {
     if (!payload.ok()) continue;  // whoever takes it will find it
     LogSlot slot;
     {
-      AdaptiveLock lock(mutex_);
+      const Locked lock(*this);
       const auto where = table_.Where(record.header.trajectory_id);
       if (!where || where->segment != number || where->offset_64 != offset_64) continue;
       RecordHeader header = record.header;
@@ -267,7 +278,7 @@ void Core::Move(uint32_t number) {
       if (!log_->Reserve(Log::Kind::kMove, header, payload->size(), {}, &slot)) break;
     }
     log_->Fill(slot, *payload);
-    if (!log_->sync()) FinishAppend(slot).ok();
+    if (!log_->sync()) FinishAppend(slot);
   }
   if (log_->sync()) log_->Flush().ok();
 }
@@ -277,7 +288,7 @@ Status Core::WriteState() {
   std::vector<uint32_t> dead;
   int64_t at_bytes = 0;
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     state.sequence = log_->last_sequence();
     state.replay_from = log_->oldest_unacknowledged();
     state.table = table_.EncodeSnapshot();
@@ -287,7 +298,7 @@ Status Core::WriteState() {
   const Status written = states_->Write(state).WithContext(
       "nothing can be freed, because a state file cannot be written");
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     state_error_ = written;
   }
   FB_RETURN_IF_ERROR(written);

@@ -61,6 +61,8 @@ Status Core::WaitForGroups(int64_t groups, TimePoint deadline, uint64_t unblocke
   if (unblocked != unblocked_) return Unavailable("unblocked: " + unblock_reason_);
   if (Now() >= deadline) return LeaseTimedOut(groups);
   groups_wanted_ = groups_wanted_ == 0 ? groups : std::min(groups_wanted_, groups);
+  expected_ = true;
+  if (log_->HasSettled()) return OkStatus();  // it may be enough
   readers_.WaitUntil(mutex_, deadline);
   return OkStatus();
 }
@@ -165,7 +167,7 @@ Result<Batch> Core::Lease(int64_t groups, int64_t learner_version, TimePoint dea
   if (groups < 1) return InvalidArgument(fmt::format("a lease of {} groups: at least 1", groups));
   uint64_t unblocked = 0;
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     unblocked = unblocked_;
   }
   while (true) {
@@ -173,7 +175,7 @@ Result<Batch> Core::Lease(int64_t groups, int64_t learner_version, TimePoint dea
     Calls calls;
     std::optional<Leasing> leasing;
     {
-      AdaptiveLock lock(mutex_);
+      const Locked lock(*this);
       FB_RETURN_IF_ERROR(ClosedLocked());
       if (!lease_error_.ok()) return std::exchange(lease_error_, OkStatus());
       if (std::optional<Batch> batch = HandOut()) return *std::move(batch);
@@ -240,7 +242,7 @@ Status Core::ReadLeased(const Leasing& leasing) {
   Result<std::vector<TrajectoryPtr>> loaded = Load(leasing.pinned, &damaged);
   Calls calls;
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     if (!leasing.fresh || !loaded.ok()) EndLeasing();
     if (loaded.ok()) {
       loaded_[leasing.sequence] = std::move(*loaded);
@@ -291,7 +293,7 @@ void Core::LogLease(const BatchState& batch) {
 }
 
 void Core::OnLeaseWritten(int64_t sequence, const Status& status) {
-  AdaptiveLock lock(mutex_);
+  const Locked lock(*this);
   if (!status.ok()) {
     table_.UnleaseFrom(sequence);
     loaded_.erase(sequence);
@@ -302,7 +304,7 @@ void Core::OnLeaseWritten(int64_t sequence, const Status& status) {
 
 Status Core::MarkTrained(int64_t batch_sequence) {
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     FB_RETURN_IF_ERROR(table_.MarkTrained(batch_sequence));
     if (logged() || batch_sequence <= table_.committed_batch()) return OkStatus();
     // Memory does not outlive the process, so nothing is ever replayed from it.
@@ -317,7 +319,7 @@ Status Core::Commit(int64_t batch_sequence) {
   HelpNotes();
   int64_t before = 0;
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     if (batch_sequence <= table_.committed_batch()) return OkStatus();
     if (!failed_.ok()) return failed_;
     before = table_.committed_batch();
@@ -336,7 +338,7 @@ Status Core::Commit(int64_t batch_sequence) {
 
 Status Core::Release(int64_t batch_sequence) {
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     if (!failed_.ok()) return failed_;
     if (batch_sequence > table_.committed_batch()) {
       return FailedPrecondition(fmt::format("batch {} is not committed: the last one is {}",
@@ -357,7 +359,7 @@ Result<Batch> Core::ReadBatch(int64_t batch_sequence, int32_t shard, int32_t sha
   Batch batch{.sequence = batch_sequence};
   Pinned pinned;
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     const BatchState* state = table_.FindBatch(batch_sequence);
     if (state == nullptr) {
       return NotFound(fmt::format("batch {} is not there: {} are released, {} is leased next",
@@ -388,7 +390,7 @@ Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
   }
   uint64_t unblocked = 0;
   {
-    AdaptiveLock lock(mutex_);
+    const Locked lock(*this);
     unblocked = unblocked_;
   }
   while (true) {
@@ -396,7 +398,7 @@ Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
     Pinned pinned;
     std::optional<int64_t> take_id;
     {
-      AdaptiveLock lock(mutex_);
+      const Locked lock(*this);
       FB_RETURN_IF_ERROR(ClosedLocked());
       if (!readers_paused_) {
         NoteRejected(table_.RejectStale(options.learner_version, options_.max_staleness),
@@ -418,7 +420,7 @@ Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
     if (!take_id) continue;
     {
       // Apart, so that writers are kept out for a few microseconds only.
-      AdaptiveLock lock(mutex_);
+      const Locked lock(*this);
       const TakeState* const take = table_.FindTake(*take_id);
       if (take == nullptr) continue;  // it expired already
       pinned = Pin(take->groups);
@@ -430,7 +432,7 @@ Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
       return taken;
     }
     {
-      AdaptiveLock lock(mutex_);
+      const Locked lock(*this);
       if (table_.GiveBackTake(*take_id).ok()) Quarantine(damaged, calls);
       readers_.NotifyAll();
     }
@@ -441,7 +443,7 @@ Result<Taken> Core::Take(const TakeOptions& options, TimePoint deadline) {
 
 Status Core::Acknowledge(int64_t take_id) {
   HelpNotes();
-  AdaptiveLock lock(mutex_);
+  const Locked lock(*this);
   if (!failed_.ok()) return failed_;
   LeaseRecord record;
   const TakeState* const take = table_.FindTake(take_id);
@@ -458,7 +460,7 @@ Status Core::Acknowledge(int64_t take_id) {
 }
 
 Status Core::GiveBack(int64_t take_id) {
-  AdaptiveLock lock(mutex_);
+  const Locked lock(*this);
   FB_RETURN_IF_ERROR(table_.GiveBackTake(take_id));
   readers_.NotifyAll();
   return OkStatus();

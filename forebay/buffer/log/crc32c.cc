@@ -1,10 +1,13 @@
 #include "forebay/buffer/log/crc32c.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
+
+#include "forebay/buffer/log/crc32c_folding.h"
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
@@ -86,21 +89,90 @@ __attribute__((target("sse4.2"))) uint32_t Hardware(std::string_view bytes, uint
 }
 #endif
 
-}  // namespace
-
-uint32_t Crc32cPortable(std::string_view bytes, uint32_t crc) {
+// Without the instruction.
+uint32_t ByTable(std::string_view bytes, uint32_t crc) {
   crc = ~crc;
   for (const char c : bytes)
     crc = (crc >> 8) ^ kTable[(crc ^ static_cast<unsigned char>(c)) & 0xff];
   return ~crc;
 }
 
-uint32_t Crc32c(std::string_view bytes, uint32_t crc) {
+uint32_t ByInstruction(std::string_view bytes, uint32_t crc) {
 #if defined(__x86_64__)
-  static const bool has_instruction = __builtin_cpu_supports("sse4.2") != 0;
-  if (has_instruction) return Hardware(bytes, crc);
+  return Hardware(bytes, crc);
+#else
+  return ByTable(bytes, crc);
 #endif
-  return Crc32cPortable(bytes, crc);
 }
+
+// Whole blocks are folded, the rest is left to the instruction.
+uint32_t ByFolding(std::string_view bytes, uint32_t crc, char* to) {
+  const size_t folded = bytes.size() / kFoldedBlockBytes * kFoldedBlockBytes;
+  if (folded > 0) crc = ~FoldCrc32c(bytes.data(), folded, ~crc, to);
+  bytes.remove_prefix(folded);
+  if (bytes.empty()) return crc;
+  if (to == nullptr) return ByInstruction(bytes, crc);
+  std::memcpy(to + folded, bytes.data(), bytes.size());
+  return ByInstruction({to + folded, bytes.size()}, crc);
+}
+
+Crc32cMeans BestMeans() {
+  static const Crc32cMeans best = [] {
+    for (const Crc32cMeans means : {Crc32cMeans::kFolding, Crc32cMeans::kInstruction}) {
+      if (HasCrc32cMeans(means)) return means;
+    }
+    return Crc32cMeans::kTable;
+  }();
+  return best;
+}
+
+}  // namespace
+
+bool HasCrc32cMeans(Crc32cMeans means) {
+  switch (means) {
+    case Crc32cMeans::kTable:
+      return true;
+    case Crc32cMeans::kInstruction:
+#if defined(__x86_64__)
+      return __builtin_cpu_supports("sse4.2") != 0;
+#else
+      return false;
+#endif
+    case Crc32cMeans::kFolding:
+      return HasFolding();
+  }
+  return false;
+}
+
+uint32_t Crc32cBy(Crc32cMeans means, std::string_view bytes, uint32_t crc) {
+  switch (means) {
+    case Crc32cMeans::kTable:
+      break;
+    case Crc32cMeans::kInstruction:
+      return ByInstruction(bytes, crc);
+    case Crc32cMeans::kFolding:
+      return ByFolding(bytes, crc, nullptr);
+  }
+  return ByTable(bytes, crc);
+}
+
+uint32_t Crc32cCopyBy(Crc32cMeans means, char* to, std::string_view from) {
+  if (means == Crc32cMeans::kFolding) return ByFolding(from, 0, to);
+  // In pieces that stay in the first-level cache.
+  constexpr size_t kPieceBytes = size_t{12} << 10;
+  uint32_t crc = 0;
+  while (!from.empty()) {
+    const size_t n = std::min(kPieceBytes, from.size());
+    std::memcpy(to, from.data(), n);
+    crc = Crc32cBy(means, {to, n}, crc);
+    to += n;
+    from.remove_prefix(n);
+  }
+  return crc;
+}
+
+uint32_t Crc32c(std::string_view bytes, uint32_t crc) { return Crc32cBy(BestMeans(), bytes, crc); }
+
+uint32_t Crc32cCopy(char* to, std::string_view from) { return Crc32cCopyBy(BestMeans(), to, from); }
 
 }  // namespace forebay::buffer

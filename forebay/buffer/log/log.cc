@@ -29,21 +29,6 @@ namespace {
 // One write: larger ones do not go faster, and delay the first record's acknowledgement.
 constexpr int64_t kGroupBytes = int64_t{1} << 20;
 constexpr auto kBlock = static_cast<int64_t>(kBlockBytes);
-// Copied and summed in pieces that stay in the first-level cache.
-constexpr size_t kCopyBytes = 12 << 10;
-
-// The sum is that of the copy: the source may be changing.
-uint32_t CopyAndSum(char* to, std::string_view from) {
-  uint32_t crc = 0;
-  while (!from.empty()) {
-    const size_t n = std::min(kCopyBytes, from.size());
-    std::memcpy(to, from.data(), n);
-    crc = Crc32c({to, n}, crc);
-    to += n;
-    from.remove_prefix(n);
-  }
-  return crc;
-}
 
 }  // namespace
 
@@ -109,7 +94,7 @@ bool Log::Reserve(Kind kind, const RecordHeader& header, size_t payload_bytes,
     pending_.push_back(
         {.entry = {.header = slot->header, .offset_64 = slot->offset_64, .done = std::move(done)},
          .segment = active_.get()});
-    slot->settled = &pending_.back().settled;
+    slot->kept = &pending_.back();
   }
   return true;
 }
@@ -132,7 +117,7 @@ std::shared_ptr<FlushGroup> Log::JoinGroup(int64_t bytes, int64_t sequence) {
 }
 
 uint32_t Log::CopyPayload(char* to, std::string_view payload) const {
-  if (durable()) return CopyAndSum(to, payload);
+  if (durable()) return Crc32cCopy(to, payload);
   std::memcpy(to, payload.data(), payload.size());
   return 0;
 }
@@ -153,8 +138,8 @@ void Log::FillTrajectory(LogSlot& slot, std::string_view payload) {
   SealSlot(slot);
 }
 
-void Log::SealSlot(LogSlot& slot) {
-  SealHeader(slot.header);
+void Log::SealSlot(LogSlot& slot) const {
+  if (durable()) SealHeader(slot.header);  // else nobody will look for it
   // The header comes last: where it is whole after a crash of the process, so is the payload.
   std::atomic_thread_fence(std::memory_order_release);
   std::memcpy(slot.at, &slot.header, sizeof(slot.header));
@@ -184,18 +169,28 @@ bool Log::Note(const RecordHeader& header, std::string_view payload,
 }
 
 void Log::Settle(const LogSlot& slot) {
-  AdaptiveLock lock(mutex_);
-  *slot.settled = true;
-  while (!pending_.empty() && pending_.front().settled) {
-    --pending_.front().segment->unacknowledged;
-    pending_.pop_front();
+  KeptEntry* const kept = slot.kept;
+  kept->next = settled_.load(std::memory_order_relaxed);
+  while (!settled_.compare_exchange_weak(kept->next, kept)) {
   }
+}
+
+void Log::TakeSettled(std::vector<LogEntry>* out) {
+  AdaptiveLock lock(mutex_);
+  for (KeptEntry* kept = settled_.exchange(nullptr); kept != nullptr; kept = kept->next) {
+    kept->taken = true;
+    // At once: a writer that lost its processor in a copy holds its own segment, not all others.
+    --kept->segment->unacknowledged;
+    out->push_back(std::move(kept->entry));
+  }
+  std::ranges::reverse(*out);
+  while (!pending_.empty() && pending_.front().taken) pending_.pop_front();
 }
 
 void Log::TakeAcknowledged(Acknowledged* out) {
   AdaptiveLock lock(mutex_);
   while (sync() && !pending_.empty()) {
-    Pending& next = pending_.front();
+    KeptEntry& next = pending_.front();
     next.entry.durable = next.segment != nullptr && next.entry.header.sequence <= durable_sequence_;
     // After a failure nothing is waited for.
     if (!next.entry.durable && failed_.ok()) break;

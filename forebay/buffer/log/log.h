@@ -4,8 +4,8 @@
 //   kSync    it is copied into the memory image of its segment; whoever finds no flush in progress
 //            (the waiting caller, else a flusher thread) writes everything that came meanwhile with
 //            one O_DIRECT | O_DSYNC write. One flush is in flight; while it is, the next group
-//            fills. Two flusher threads, so that the acknowledgements of one group overlap the
-//            write of the next.
+//            fills. Three flusher threads: one writes group after group, another acknowledges
+//            what is written, a third may be sealing a segment meanwhile.
 //   kOs      it is copied into a shared mapping of the segment's file, which outlives the process.
 //   kMemory  it is copied into memory. Notes are not even written.
 // With kSync acknowledgements come in log order. With the others a record stands for itself: its
@@ -63,7 +63,16 @@ struct LogEntry {
   RecordHeader header;
   uint32_t offset_64 = 0;  // in its segment, in units of 64 bytes
   bool durable = true;     // false: the log failed before it was
+  uint32_t place = 0;      // the owner's: where its state keeps the trajectory
   std::function<void(Status)> done;
+};
+
+// An entry that the log keeps until it is acknowledged.
+struct KeptEntry {
+  LogEntry entry;
+  Segment* segment = nullptr;  // stays while it has unacknowledged entries; null: it got no place
+  KeptEntry* next = nullptr;   // of those that are settled, the one before
+  bool taken = false;          // by TakeSettled
 };
 
 // Where a reserved record is to be written.
@@ -71,7 +80,7 @@ struct LogSlot {
   RecordHeader header;
   uint32_t offset_64 = 0;
   char* at = nullptr;
-  bool* settled = nullptr;            // kOs, kMemory
+  KeptEntry* kept = nullptr;          // kOs, kMemory
   std::shared_ptr<FlushGroup> group;  // kSync
 };
 
@@ -125,15 +134,19 @@ class Log {
   bool Reserve(Kind kind, const RecordHeader& header, size_t payload_bytes,
                std::function<void(Status)> done, LogSlot* slot);
   // Copies the payload to its place, checksummed. Call it soon: the segment waits for it. Then
-  // kOs, kMemory: it is as durable as it gets, so tell whom it concerns, then Settle; kSync: Await
-  // or Kick.
+  // kOs, kMemory: it is as durable as it gets, so Settle; kSync: Await or Kick.
   void Fill(LogSlot& slot, std::string_view payload);
   // The same, for bytes of a trajectory that somebody else may be changing: what is stored is whole
   // and checksummed, and if it came to name another trajectory than the header, its beginning is
   // wiped, so that nobody takes it for that one.
   void FillTrajectory(LogSlot& slot, std::string_view payload);
-  // kOs, kMemory: the owner's state has the record.
+  // kOs, kMemory: the record is filled. Without a lock: whoever looks at the owner's state next
+  // brings it up to date with TakeSettled, many records at a time.
   void Settle(const LogSlot& slot);
+  bool HasSettled() const { return settled_.load() != nullptr; }
+  // The entries that were settled since the last call, in that order. The owner's state has them
+  // before it looks at the log again.
+  void TakeSettled(std::vector<LogEntry>* out);
   // Reserve and Fill of a note, and Kick. `done` is for kSync: else it is durable on return. A log
   // without room takes another segment, above its limit if need be (blocks on the disk then).
   // False: the log has failed; `done` is told all the same.
@@ -166,8 +179,8 @@ class Log {
   void Fail(const Status& why);
   Status failed() const;
   int64_t last_sequence() const;
-  // The first entry that is not taken by TakeAcknowledged, or settled; last_sequence() + 1 if there
-  // is none.
+  // The first entry that is not taken by TakeAcknowledged or TakeSettled; last_sequence() + 1 if
+  // there is none.
   int64_t oldest_unacknowledged() const;
   int64_t reserved_bytes() const;  // since it was opened
   bool HasRoom() const;            // for another segment of trajectories
@@ -207,12 +220,6 @@ class Log {
   int64_t payload_bytes_max() const;  // of one record
 
  private:
-  struct Pending {
-    LogEntry entry;
-    Segment* segment = nullptr;  // stays while it has unacknowledged entries; null: it got no place
-    bool settled = false;
-  };
-
   Log(FileSystem* files, const LogOptions& options, LogCallbacks callbacks);
   std::string Path(uint32_t file_id) const;
   size_t Reserved() const;   // spares that trajectories leave
@@ -226,8 +233,14 @@ class Log {
   std::shared_ptr<FlushGroup> JoinGroup(int64_t bytes, int64_t sequence) FB_REQUIRES(mutex_);
   void CloseGroup(FlushGroup& group) FB_REQUIRES(mutex_);
   uint32_t CopyPayload(char* to, std::string_view payload) const;  // its checksum
-  static void SealSlot(LogSlot& slot);
+  void SealSlot(LogSlot& slot) const;
   void FlushFront();
+  void FlushAll();
+  std::shared_ptr<FlushGroup> NextGroup();
+  static Status WriteGroup(const FlushGroup& group);
+  void NoteWritten(const std::shared_ptr<FlushGroup>& group, const Status& status)
+      FB_REQUIRES(mutex_);
+  void Acknowledge(const FlushGroup& group, const Status& status);
   void Seal(const std::shared_ptr<Segment>& segment);
   void RunFlusher();
   Result<std::shared_ptr<Segment>> NewSegment(uint32_t file_id);
@@ -254,7 +267,9 @@ class Log {
   std::deque<std::shared_ptr<FlushGroup>> groups_ FB_GUARDED_BY(mutex_);         // to be written
   std::shared_ptr<FlushGroup> in_flight_ FB_GUARDED_BY(mutex_);                  // being written
   std::vector<std::shared_ptr<FlushGroup>> written_ FB_GUARDED_BY(mutex_);
-  std::deque<Pending> pending_ FB_GUARDED_BY(mutex_);  // in log order
+  // Written, and another flusher is to tell the owner so.
+  std::vector<std::shared_ptr<FlushGroup>> unacknowledged_ FB_GUARDED_BY(mutex_);
+  std::deque<KeptEntry> pending_ FB_GUARDED_BY(mutex_);  // in log order
   bool flushing_ FB_GUARDED_BY(mutex_) = false;
   bool stopping_ FB_GUARDED_BY(mutex_) = false;
   int64_t next_sequence_ FB_GUARDED_BY(mutex_) = 1;
@@ -265,6 +280,7 @@ class Log {
   int64_t reserved_bytes_ FB_GUARDED_BY(mutex_) = 0;
   int64_t flushes_ FB_GUARDED_BY(mutex_) = 0;
   Status failed_ FB_GUARDED_BY(mutex_);
+  std::atomic<KeptEntry*> settled_{nullptr};  // the newest first
   std::vector<std::thread> flushers_;
 };
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "forebay/base/adaptive_mutex.h"
 #include "forebay/base/clock.h"
@@ -41,45 +42,82 @@ void Log::CloseGroup(FlushGroup& group) {
 
 // Writes the oldest group. The caller has set flushing_.
 void Log::FlushFront() {
-  std::shared_ptr<FlushGroup> group;
+  const std::shared_ptr<FlushGroup> group = NextGroup();
+  if (group == nullptr) return;
+  const Status status = WriteGroup(*group);
   {
     AdaptiveLock lock(mutex_);
-    if (groups_.empty()) {  // the log failed meanwhile
-      flushing_ = false;
-      return;
-    }
-    group = groups_.front();
-    groups_.pop_front();
-    if (group->open) CloseGroup(*group);
-    in_flight_ = group;
-  }
-  // Its writers are copying: microseconds.
-  for (uint32_t n = group->copying.load(std::memory_order_acquire); n != 0;
-       n = group->copying.load(std::memory_order_acquire)) {
-    FutexWait(group->copying, n, Now() + kIdle);
-  }
-  Status status;
-  if (group->end > group->begin) {
-    status = group->segment->file->WriteDurable(
-        group->begin, std::string_view(group->segment->memory.get() + group->begin,
-                                       static_cast<size_t>(group->end - group->begin)));
-  }
-  {
-    AdaptiveLock lock(mutex_);
-    if (status.ok() && failed_.ok()) durable_sequence_ = group->last_sequence;
-    written_.push_back(group);
-    ++flushes_;
+    NoteWritten(group, status);
     flushing_ = false;
     in_flight_.reset();
     if (!groups_.empty()) flusher_wake_.NotifyOne();
   }
-  if (!status.ok()) {
-    Fail(status.WithContext("a write failed, so its segment is sealed and never retried"));
-    callbacks_.on_acknowledged();  // that it is lost; who waits for it must not wait longer
+  Acknowledge(*group, status);
+}
+
+// Writes group after group as long as there are any; another flusher acknowledges what is written:
+// the disk waits neither for a thread to wake up nor for the owner.
+void Log::FlushAll() {
+  while (true) {
+    const std::shared_ptr<FlushGroup> group = NextGroup();
+    if (group == nullptr) return;
+    const Status status = WriteGroup(*group);
+    {
+      AdaptiveLock lock(mutex_);
+      NoteWritten(group, status);
+      in_flight_.reset();
+      if (status.ok() && !groups_.empty()) {
+        unacknowledged_.push_back(group);
+        flusher_wake_.NotifyOne();
+        continue;
+      }
+      flushing_ = false;
+    }
+    Acknowledge(*group, status);
     return;
   }
+}
+
+// The oldest group, closed; null, and nobody flushes any more, when the log failed meanwhile.
+std::shared_ptr<FlushGroup> Log::NextGroup() {
+  AdaptiveLock lock(mutex_);
+  if (groups_.empty()) {
+    flushing_ = false;
+    return nullptr;
+  }
+  std::shared_ptr<FlushGroup> group = std::move(groups_.front());
+  groups_.pop_front();
+  if (group->open) CloseGroup(*group);
+  in_flight_ = group;
+  return group;
+}
+
+Status Log::WriteGroup(const FlushGroup& group) {
+  // Its writers are copying: microseconds.
+  for (uint32_t n = group.copying.load(std::memory_order_acquire); n != 0;
+       n = group.copying.load(std::memory_order_acquire)) {
+    FutexWait(group.copying, n, Now() + kIdle);
+  }
+  if (group.end == group.begin) return OkStatus();
+  return group.segment->file->WriteDurable(
+      group.begin, std::string_view(group.segment->memory.get() + group.begin,
+                                    static_cast<size_t>(group.end - group.begin)));
+}
+
+void Log::NoteWritten(const std::shared_ptr<FlushGroup>& group, const Status& status) {
+  if (status.ok() && failed_.ok()) durable_sequence_ = group->last_sequence;
+  written_.push_back(group);
+  ++flushes_;
+}
+
+// Tells the owner of everything that is written. After a failure, too: what is lost must not be
+// waited for.
+void Log::Acknowledge(const FlushGroup& group, const Status& status) {
+  if (!status.ok()) {
+    Fail(status.WithContext("a write failed, so its segment is sealed and never retried"));
+  }
   callbacks_.on_acknowledged();
-  if (group->last_of_segment) Seal(group->segment);
+  if (status.ok() && group.last_of_segment) Seal(group.segment);
 }
 
 void Log::Fail(const Status& why) {
@@ -144,15 +182,20 @@ void Log::Pump() {
 
 void Log::RunFlusher() {
   while (true) {
+    std::vector<std::shared_ptr<FlushGroup>> written;
     {
       AdaptiveLock lock(mutex_);
-      while (!stopping_ && (flushing_ || groups_.empty())) {
+      while (!stopping_ && unacknowledged_.empty() && (flushing_ || groups_.empty())) {
         flusher_wake_.WaitUntil(mutex_, Now() + kIdle);
       }
-      if (flushing_ || groups_.empty()) return;
-      flushing_ = true;
+      written.swap(unacknowledged_);
+      if (written.empty()) {
+        if (flushing_ || groups_.empty()) return;
+        flushing_ = true;
+      }
     }
-    FlushFront();
+    for (const auto& group : written) Acknowledge(*group, OkStatus());
+    if (written.empty()) FlushAll();
   }
 }
 

@@ -28,7 +28,7 @@
 namespace forebay::buffer {
 namespace {
 
-constexpr int kFlushers = 2;
+constexpr int kFlushers = 3;
 
 // Zeroed pages, unmapped with their last owner.
 std::shared_ptr<char> AnonymousMemory(size_t bytes) {

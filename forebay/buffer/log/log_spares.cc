@@ -29,10 +29,9 @@ constexpr size_t kSparesWanted = kSparesForNotes + 1;
 // What a log turns over while its readers keep up. Mapped segments are filled at the speed of
 // memory.
 constexpr size_t kSegmentsAtStart = 6;
-constexpr size_t kMappedSegmentsAtStart = 12;
+constexpr size_t kMappedSegmentsAtStart = 16;
 // With fewer spares, dead segments are given back at once: that costs less than making others.
 constexpr size_t kSparesFew = kSparesWanted;
-constexpr size_t kMappedSparesFew = 6;
 // More than these are given back: making a segment anew costs more than writing it once.
 constexpr size_t kSparesMax = 8;
 constexpr int64_t kSpareBytesMax = int64_t{512} << 20;
@@ -80,7 +79,7 @@ size_t Log::SparesWanted() const { return durable() ? kSparesWanted : kMemorySpa
 
 bool Log::SparesAreFew() const {
   AdaptiveLock lock(mutex_);
-  return spares_.size() < (sync() ? kSparesFew : kMappedSparesFew);
+  return spares_.size() < kSparesFew;
 }
 
 bool Log::SpareWanted() const {

@@ -1,4 +1,4 @@
-// The forms of the log: checksums, records, segments with and without an index, state files, and
+// The forms of the log: records, segments with and without an index, state files, and
 // what a scan finds in any bytes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -29,23 +29,6 @@ namespace forebay::buffer {
 namespace {
 
 constexpr size_t kCapacity = size_t{1} << 16;
-
-TEST(Crc32c, KnownValuesAndBothWays) {
-  EXPECT_EQ(Crc32c("123456789"), 0xe3069283U);  // RFC 3720's check value
-  EXPECT_EQ(Crc32c(std::string(32, '\0')), 0x8a9136aaU);
-  EXPECT_EQ(Crc32c(""), 0U);
-  Rng rng(1);
-  std::string bytes;
-  // Past the length from which the three lanes are used, twice.
-  for (int i = 0; i < 120; ++i) {
-    EXPECT_EQ(Crc32c(bytes), Crc32cPortable(bytes));
-    const size_t cut = bytes.empty() ? 0 : rng.Below(bytes.size());
-    const std::string_view all = bytes;
-    EXPECT_EQ(Crc32c(all.substr(cut), Crc32c(all.substr(0, cut))), Crc32c(all));
-    for (uint64_t n = rng.Below(120); n > 0; --n) bytes += static_cast<char>(rng.Below(256));
-  }
-  EXPECT_GT(bytes.size(), 6 * 1024U);
-}
 
 TEST(FileSystem, WhatIsNoFileIsNotWaitedFor) {
   const TestFolder folder;

@@ -73,6 +73,7 @@ class GroupStore {
   const Group& group(uint32_t g) const { return groups_[g]; }
   Slot& slot(uint32_t s) { return slots_[s]; }
   const Slot& slot(uint32_t s) const { return slots_[s]; }
+  bool IsSlot(uint32_t s) const { return s < slots_.size(); }
   uint32_t FirstSlot(uint32_t g) const { return g * size_; }
   uint32_t GroupOfSlot(uint32_t s) const { return size_ == 1 ? s : s / size_; }
   bool IsWhole(uint32_t g) const { return groups_[g].pending == size_; }
@@ -92,6 +93,16 @@ class GroupStore {
   }
   void PrefetchGroups(int64_t group_id) const {
     by_group_.VisitCandidates(group_id, [this](uint32_t g) { Prefetch(&groups_[g].group_id); });
+  }
+  // Starts to load the group and its first member.
+  void PrefetchGroup(uint32_t g) const {
+    Prefetch(&groups_[g]);
+    PrefetchMember(g);
+  }
+  void PrefetchMember(uint32_t g) const {
+    const Slot& first = slots_[FirstSlot(g)];
+    Prefetch(&first);
+    Prefetch(&first.next);  // slots lie across two lines
   }
   // Room in the indexes for so many groups and attempts.
   void ReserveIndexes(size_t groups, size_t attempts);

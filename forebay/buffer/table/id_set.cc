@@ -38,19 +38,20 @@ IdSet& IdSet::operator=(const IdSet& other) {
 IdSet::IdSet(IdSet&& other) noexcept
     : intervals_(std::move(other.intervals_)), count_(std::exchange(other.count_, 0)) {
   other.intervals_.clear();
-  other.recent_end_ = -1;
+  other.recent_.fill({});
 }
 
 IdSet& IdSet::operator=(IdSet&& other) noexcept {
   intervals_ = std::move(other.intervals_);
   count_ = std::exchange(other.count_, 0);
-  recent_end_ = -1;
+  recent_.fill({});
   other.intervals_.clear();
-  other.recent_end_ = -1;
+  other.recent_.fill({});
   return *this;
 }
 
 bool IdSet::Contains(int64_t id) const {
+  if (recent_[PlaceOf(id)].end == id) return false;  // intervals do not touch
   auto next = intervals_.upper_bound(id);
   return next != intervals_.begin() && id < std::prev(next)->second;
 }
@@ -58,10 +59,11 @@ bool IdSet::Contains(int64_t id) const {
 bool IdSet::Insert(int64_t id) {
   auto self = intervals_.end();
   Intervals::iterator next;
-  if (id == recent_end_) {
-    self = recent_;
+  if (Recent& recent = RecentOf(id); recent.end == id) {
+    self = recent.interval;
     next = std::next(self);
     self->second = id + 1;
+    recent.end = -1;
   } else {
     next = intervals_.upper_bound(id);
     if (next != intervals_.begin()) {
@@ -78,8 +80,7 @@ bool IdSet::Insert(int64_t id) {
     self->second = next->second;
     intervals_.erase(next);
   }
-  recent_ = self;
-  recent_end_ = self->second;
+  RecentOf(self->second) = {.end = self->second, .interval = self};
   ++count_;
   return true;
 }
@@ -90,7 +91,7 @@ bool IdSet::Erase(int64_t id) {
   auto self = std::prev(next);
   const int64_t end = self->second;
   if (id >= end) return false;
-  recent_end_ = -1;
+  recent_.fill({});
   --count_;
   if (self->first < id) {
     self->second = id;

@@ -1,6 +1,7 @@
 // IdSet: which ids of a counter were used. Ids arrive almost in order, so it holds intervals.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -9,8 +10,8 @@
 
 namespace forebay::buffer {
 
-// Not thread-safe. Costs a map node per gap, not per id. An id that follows the one inserted before
-// it costs no search.
+// Not thread-safe. Costs a map node per gap, not per id. Many producers count up at the same time:
+// an id that follows one that was inserted of late costs no search.
 class IdSet {
  public:
   IdSet() = default;
@@ -60,10 +61,21 @@ class IdSet {
   using Intervals = std::map<int64_t, int64_t>;  // begin -> end (exclusive); never touching
 
   Intervals intervals_;
+  // An interval by its end; -1: none.
+  struct Recent {
+    int64_t end = -1;
+    Intervals::iterator interval;
+  };
+  static constexpr int kRecentBits = 7;
+
+  Recent& RecentOf(int64_t end) { return recent_[PlaceOf(end)]; }
+  static size_t PlaceOf(int64_t end) {
+    constexpr uint64_t kGoldenRatio = 0x9e3779b97f4a7c15;
+    return static_cast<uint64_t>(end) * kGoldenRatio >> (64 - kRecentBits);
+  }
+
   int64_t count_ = 0;
-  // Of the last insertion, when recent_end_ is its end; -1: none.
-  Intervals::iterator recent_;
-  int64_t recent_end_ = -1;
+  std::array<Recent, size_t{1} << kRecentBits> recent_{};
 };
 
 }  // namespace forebay::buffer

@@ -49,6 +49,10 @@ class ReadyQueue {
   void ForEach(const Visit& visit) const {
     for (uint32_t i = 0; i < entries_.size(); ++i) visit(entries_[i]);
   }
+  template <typename Visit>
+  void ForFirst(int64_t count, const Visit& visit) const {
+    for (uint32_t i = 0; i < entries_.size() && i < count; ++i) visit(entries_[i]);
+  }
   int64_t memory_bytes() const { return entries_.memory_bytes(); }
 
  private:

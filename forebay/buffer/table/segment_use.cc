@@ -11,6 +11,7 @@
 namespace forebay::buffer {
 
 uint32_t SegmentUse::Find(uint32_t segment) const {
+  if (last_ < uses_.size() && uses_[last_].segment == segment) return last_;
   return by_segment_.Find(segment, [this](uint32_t i) { return int64_t{uses_[i].segment}; });
 }
 
@@ -21,6 +22,7 @@ void SegmentUse::Enter(uint32_t segment, uint32_t bytes) {
     uses_.PushBack({.segment = segment});
     by_segment_.Insert(segment, i, [this](uint32_t k) { return int64_t{uses_[k].segment}; });
   }
+  last_ = i;
   ++uses_[i].records;
   uses_[i].bytes += bytes;
 }
@@ -29,6 +31,7 @@ void SegmentUse::Leave(uint32_t segment, uint32_t bytes) {
   const uint32_t i = Find(segment);
   FB_CHECK(i != FlatIndex::kNone && uses_[i].bytes >= bytes,
            "a segment gave up more trajectories than it holds");
+  last_ = i;
   uses_[i].bytes -= bytes;
   if (--uses_[i].records > 0) return;
   const auto key_of = [this](uint32_t k) { return int64_t{uses_[k].segment}; };

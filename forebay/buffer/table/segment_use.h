@@ -31,6 +31,7 @@ class SegmentUse {
 
   ChunkedArray<SegmentLive> uses_;  // dense
   FlatIndex by_segment_;
+  uint32_t last_ = 0;  // that was looked for
 };
 
 }  // namespace forebay::buffer

@@ -22,18 +22,18 @@ Table::Table(int32_t group_size, int64_t listed_pending_max)
   FB_CHECK(group_size > 0 && group_size - 1 <= kMemberMax, "a group_size outside of its limits");
 }
 
-uint32_t Table::FindOpen(const TrajectoryId& id) const {
-  const uint32_t s = store_.FindSlot(id.trajectory_id);
-  if (s == kNoIndex) return kNoIndex;
+bool Table::IsOpen(uint32_t s, const TrajectoryId& id) const {
   const uint32_t g = store_.GroupOfSlot(s);
   const Slot& slot = store_.slot(s);
   // All of it: what is appended or rejected is logged under the caller's id.
-  if (store_.group(g).group_id != id.group_id ||
-      static_cast<int64_t>(s - store_.FirstSlot(g)) != id.member || slot.attempt != id.attempt ||
-      slot.task_id != id.task_id || slot.state == SlotState::kRetained) {
-    return kNoIndex;
-  }
-  return s;
+  return store_.group(g).group_id == id.group_id &&
+         static_cast<int64_t>(s - store_.FirstSlot(g)) == id.member && slot.attempt == id.attempt &&
+         slot.task_id == id.task_id && slot.state != SlotState::kRetained;
+}
+
+uint32_t Table::FindOpen(const TrajectoryId& id) const {
+  const uint32_t s = store_.FindSlot(id.trajectory_id);
+  return s != kNoIndex && IsOpen(s, id) ? s : kNoIndex;
 }
 
 TrajectoryId Table::IdOf(uint32_t s) const {
@@ -46,7 +46,7 @@ TrajectoryId Table::IdOf(uint32_t s) const {
           .task_id = slot.task_id};
 }
 
-Status Table::Dispatch(const TrajectoryId& id) {
+Status Table::Dispatch(const TrajectoryId& id, uint32_t* place) {
   if (id.trajectory_id < 0 || id.group_id < 0 || id.member < 0 || id.member >= group_size() ||
       id.attempt < 0 || id.attempt > kAttemptMax) {
     return InvalidArgument(fmt::format(
@@ -87,6 +87,7 @@ Status Table::Dispatch(const TrajectoryId& id) {
   slot.task_id = id.task_id;
   slot.flags |= Slot::kTried;
   store_.IndexSlot(s);
+  if (place != nullptr) *place = s;
   ++ledger_.dispatched;
   ++ledger_.in_flight;
   return OkStatus();
@@ -97,14 +98,17 @@ bool Table::InFlight(const TrajectoryId& id) const {
   return s != kNoIndex && store_.slot(s).state == SlotState::kInFlight;
 }
 
-std::optional<bool> Table::BeginAppend(const TrajectoryId& id) {
+Table::Begun Table::BeginAppend(const TrajectoryId& id, uint32_t* place) {
   const uint32_t s = FindOpen(id);
-  if (s == kNoIndex || store_.slot(s).state != SlotState::kInFlight) return std::nullopt;
+  if (s == kNoIndex || store_.slot(s).state != SlotState::kInFlight) return Begun::kNotInFlight;
+  *place = s;
   Slot& slot = store_.slot(s);
-  const bool begun = (slot.flags & Slot::kAppending) != 0;
+  const bool before = (slot.flags & Slot::kAppending) != 0;
   slot.flags |= Slot::kAppending;
-  return begun;
+  return before ? Begun::kBefore : Begun::kNow;
 }
+
+void Table::BeginFirstAppend(uint32_t place) { store_.slot(place).flags |= Slot::kAppending; }
 
 std::optional<TrajectoryId> Table::InFlightAs(int64_t trajectory_id) const {
   const uint32_t s = store_.FindSlot(trajectory_id);
@@ -122,8 +126,10 @@ bool Table::Pending(const TrajectoryId& id) const {
   return s != kNoIndex && store_.slot(s).state == SlotState::kPending;
 }
 
-Status Table::Pend(const TrajectoryId& id, const PendingInfo& info) {
-  const uint32_t s = FindOpen(id);
+Status Table::Pend(const TrajectoryId& id, const PendingInfo& info, uint32_t place) {
+  const bool there = store_.IsSlot(place) && store_.slot(place).trajectory_id == id.trajectory_id &&
+                     IsOpen(place, id);
+  const uint32_t s = there ? place : FindOpen(id);
   if (s == kNoIndex || store_.slot(s).state != SlotState::kInFlight) {
     return NotFound(fmt::format("attempt {} of member {} of group {} is not in flight",
                                 id.trajectory_id, id.member, id.group_id));

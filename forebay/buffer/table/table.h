@@ -84,19 +84,23 @@ class Table {
   // kFailedPrecondition: the id was used, the member is taken or its group is finished.
   // kInvalidArgument: no such member, or a number outside of its limits. kResourceExhausted: 2^32
   // members are there.
-  Status Dispatch(const TrajectoryId& id);
+  // `place` may be null: where the attempt is, for Pend.
+  Status Dispatch(const TrajectoryId& id, uint32_t* place = nullptr);
   bool InFlight(const TrajectoryId& id) const;
   // Marks the append of an attempt in flight as under way, until EndAppend or the end of the
-  // flight. False: this call marked it; true: it was under way before; nullopt: not in flight.
-  std::optional<bool> BeginAppend(const TrajectoryId& id);
+  // flight.
+  enum class Begun : uint8_t { kNotInFlight, kNow, kBefore };
+  Begun BeginAppend(const TrajectoryId& id, uint32_t* place);
+  void BeginFirstAppend(uint32_t place);       // of what Dispatch just placed
   void EndAppend(const TrajectoryId& id);      // without success: it is in flight as before
   bool Pending(const TrajectoryId& id) const;  // leased and taken ones too
   // The attempt in flight under this number, whatever else a caller says of it.
   std::optional<TrajectoryId> InFlightAs(int64_t trajectory_id) const;
   bool Dispatched(int64_t trajectory_id) const { return dispatched_.Contains(trajectory_id); }
   // in flight -> pending. kNotFound when the attempt is not in flight. kInvalidArgument: the
-  // version or the priority is outside of its limits.
-  Status Pend(const TrajectoryId& id, const PendingInfo& info);
+  // version or the priority is outside of its limits. `place`: where it probably is, which saves
+  // the search.
+  Status Pend(const TrajectoryId& id, const PendingInfo& info, uint32_t place = kNoIndex);
   // in flight or pending -> rejected; the member is vacant. kNotFound; kFailedPrecondition: leased
   // or taken.
   Status Reject(const TrajectoryId& id, RejectReason reason);
@@ -247,9 +251,11 @@ class Table {
     std::map<int64_t, int64_t> held;  // group -> batch
   };
 
-  uint32_t FindOpen(const TrajectoryId& id) const;  // slot in flight or pending, or kNoIndex
+  bool IsOpen(uint32_t s, const TrajectoryId& id) const;  // the slot has it, not retained
+  uint32_t FindOpen(const TrajectoryId& id) const;        // slot in flight or pending, or kNoIndex
   TrajectoryId IdOf(uint32_t s) const;
   PendingInfo InfoOf(uint32_t s) const;
+  void FindGroups(std::span<const int64_t> groups, std::vector<uint32_t>* found) const;
   bool IsReady(const Group& group) const;
   // An attempt of the slot becomes pending (or retained, by its group).
   void Place(uint32_t s, const PendingInfo& info);
@@ -290,6 +296,7 @@ class Table {
   TakePool takes_;
   std::deque<BatchState> batches_;  // by sequence: retained, then leased
   std::vector<int64_t> spare_;      // memory of groups of an ended take or batch
+  std::vector<uint32_t> found_;     // memory of FindGroups
   std::set<int64_t> overdue_;       // groups, not whole
   IdSet dispatched_;
   IdSet known_;     // groups that had an attempt

@@ -143,6 +143,11 @@ std::optional<int64_t> Table::Take(int64_t groups, Selector selector, TimePoint 
   FB_CHECK(groups > 0, "a take of no groups");
   if (groups > ready_groups_ || !takes_.HasRoom()) return std::nullopt;
   if (selector != Selector::kOldest) BuildSelector();
+  if (selector == Selector::kOldest) {
+    // The first of a heap are among its least.
+    ready_.ForFirst(2 * groups,
+                    [this](const ReadyQueue::Entry& entry) { store_.PrefetchGroup(entry.group); });
+  }
   TakeState& take = takes_.Add(expires);
   if (take.groups.capacity() == 0) take.groups = SpareGroups();
   for (int64_t i = 0; i < groups; ++i) {
@@ -171,10 +176,11 @@ Status Table::AcknowledgeTake(int64_t take_id) {
     return NotFound(fmt::format("take {} has expired, has ended or never was", take_id));
   }
   takes_.Remove(take_id, spare_);
-  for (const int64_t group_id : spare_) {
+  FindGroups(spare_, &found_);
+  for (const uint32_t g : found_) {
     ledger_.pending -= group_size();
     ledger_.trained += group_size();
-    LetGo(store_.FindGroup(group_id));
+    LetGo(g);
   }
   taken_groups_ -= std::ssize(spare_);
   return OkStatus();

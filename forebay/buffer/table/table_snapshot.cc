@@ -78,6 +78,8 @@ std::string Table::EncodeSnapshot() const {
   }
   if (!lists) present_->Encode(out);
   const std::vector<uint32_t> groups = lists ? AllGroups() : OpenGroups();
+  constexpr size_t kGroupBytes = 8, kMemberBytes = 40;
+  out.Reserve(out.size() + groups.size() * (kGroupBytes + kMemberBytes * store_.group_size()));
   out.Put(static_cast<uint64_t>(groups.size()));
   for (const uint32_t g : groups) EncodeGroup(g, lists, out);
   return std::move(out).Take();
