@@ -1,6 +1,6 @@
 """Web pages of MiniWoB in a real Chromium: the agent clicks and types.
 
-    ./in_venv.sh miniwob miniwob/env.py [--pages click-test click-button enter-text] [--browsers 2]
+    ./in_venv.sh miniwob miniwob/env.py [--pages click-test click-button enter-text] [--browsers 4]
 
 A task is one page, filled from a seed. The agent sees what it is asked and a list of the page's elements, and writes one of
     click 5          type 7 some text          press Enter
@@ -92,7 +92,7 @@ class MiniWob(Environment):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--pages", nargs="+", default=["click-test", "click-button", "enter-text"])
-    parser.add_argument("--browsers", type=int, default=2, help="at once; each takes about 300 MB")
+    parser.add_argument("--browsers", type=int, default=4, help="at once, as many as rollout.actors; each takes about 300 MB")
     options = parser.parse_args()
     if options.browsers < 1:
         parser.error("--browsers must be 1 or more")
