@@ -8,6 +8,7 @@
 #include "forebay/base/check.h"
 #include "forebay/weights/gguf.h"
 #include "forebay/weights/half.h"
+#include "forebay/weights/k_quants.h"
 
 namespace forebay::weights {
 namespace {
@@ -67,6 +68,16 @@ void Dequantize(GgmlType type, std::span<const std::byte> bytes, std::span<float
       return ForEachBlock<32, 20>(bytes, out, [](const std::byte* in, float* to) {
         FourBits(in + 4, HalfToFloat(ReadU16(in)), HalfToFloat(ReadU16(in + 2)), to);
       });
+    case GgmlType::kQ5_0:
+      return ForEachBlock<32, 22>(bytes, out, DequantizeQ5_0);
+    case GgmlType::kQ5_1:
+      return ForEachBlock<32, 24>(bytes, out, DequantizeQ5_1);
+    case GgmlType::kQ4_K:
+      return ForEachBlock<256, 144>(bytes, out, DequantizeQ4K);
+    case GgmlType::kQ5_K:
+      return ForEachBlock<256, 176>(bytes, out, DequantizeQ5K);
+    case GgmlType::kQ6_K:
+      return ForEachBlock<256, 210>(bytes, out, DequantizeQ6K);
     case GgmlType::kQ8_0:
       return ForEachBlock<32, 34>(bytes, out, [](const std::byte* in, float* to) {
         const float scale = HalfToFloat(ReadU16(in));

@@ -123,7 +123,8 @@ Result<std::pair<std::string_view, GgufValue>> ReadMetadata(ByteReader* reader) 
 
 std::optional<GgmlType> KnownType(uint32_t type) {
   for (const GgmlType known : {GgmlType::kF32, GgmlType::kF16, GgmlType::kQ4_0, GgmlType::kQ4_1,
-                               GgmlType::kQ8_0, GgmlType::kBF16}) {
+                               GgmlType::kQ5_0, GgmlType::kQ5_1, GgmlType::kQ8_0, GgmlType::kQ4_K,
+                               GgmlType::kQ5_K, GgmlType::kQ6_K, GgmlType::kBF16}) {
     if (type == static_cast<uint32_t>(known)) return known;
   }
   return std::nullopt;
@@ -223,8 +224,18 @@ GgmlBlock BlockOf(GgmlType type) {
       return {.elements = 32, .bytes = 18};
     case GgmlType::kQ4_1:
       return {.elements = 32, .bytes = 20};
+    case GgmlType::kQ5_0:
+      return {.elements = 32, .bytes = 22};
+    case GgmlType::kQ5_1:
+      return {.elements = 32, .bytes = 24};
     case GgmlType::kQ8_0:
       return {.elements = 32, .bytes = 34};
+    case GgmlType::kQ4_K:
+      return {.elements = 256, .bytes = 144};
+    case GgmlType::kQ5_K:
+      return {.elements = 256, .bytes = 176};
+    case GgmlType::kQ6_K:
+      return {.elements = 256, .bytes = 210};
   }
   return {};
 }
@@ -302,6 +313,12 @@ Result<double> GgufFile::Float(std::string_view key) const {
   return InvalidArgument(fmt::format("the GGUF metadata {} is not a floating-point number", key));
 }
 
+Result<bool> GgufFile::Bool(std::string_view key) const {
+  FB_ASSIGN_OR_RETURN(const GgufValue* value, Find(key));
+  if (const auto* flag = std::get_if<bool>(value)) return *flag;
+  return InvalidArgument(fmt::format("the GGUF metadata {} is not true or false", key));
+}
+
 Result<std::string_view> GgufFile::String(std::string_view key) const {
   FB_ASSIGN_OR_RETURN(const GgufValue* value, Find(key));
   if (const auto* text = std::get_if<std::string_view>(value)) return *text;
@@ -340,6 +357,24 @@ Result<std::vector<int64_t>> GgufFile::Integers(std::string_view key) const {
     }
   }
   return integers;
+}
+
+Result<std::vector<double>> GgufFile::Floats(std::string_view key) const {
+  FB_ASSIGN_OR_RETURN(const GgufValue* value, Find(key));
+  const auto* array = std::get_if<GgufArray>(value);
+  if (array == nullptr)
+    return InvalidArgument(fmt::format("the GGUF metadata {} is not an array", key));
+  ByteReader reader(array->bytes);
+  std::vector<double> numbers;
+  for (uint64_t i = 0; i < array->count; ++i) {
+    const GgufValue element = ReadScalar(array->element_type, &reader);
+    const auto* number = std::get_if<double>(&element);
+    if (number == nullptr) {
+      return InvalidArgument(fmt::format("the GGUF metadata {} is not an array of floats", key));
+    }
+    numbers.push_back(*number);
+  }
+  return numbers;
 }
 
 }  // namespace forebay::weights

@@ -18,7 +18,19 @@ namespace forebay::weights {
 
 // The tensor types that Forebay reads; the values are those of the file.
 // NOLINTBEGIN(readability-identifier-naming): the format's own names
-enum class GgmlType : uint32_t { kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ8_0 = 8, kBF16 = 30 };
+enum class GgmlType : uint32_t {
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
+  kBF16 = 30
+};
 // NOLINTEND(readability-identifier-naming)
 
 // Elements and bytes of one block; the element types have blocks of one.
@@ -56,9 +68,11 @@ class GgufFile {
   // one kind.
   Result<uint64_t> Unsigned(std::string_view key) const;
   Result<double> Float(std::string_view key) const;
+  Result<bool> Bool(std::string_view key) const;
   Result<std::string_view> String(std::string_view key) const;
   Result<std::vector<std::string_view>> Strings(std::string_view key) const;
   Result<std::vector<int64_t>> Integers(std::string_view key) const;
+  Result<std::vector<double>> Floats(std::string_view key) const;
 
  private:
   Result<const GgufValue*> Find(std::string_view key) const;

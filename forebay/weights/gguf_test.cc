@@ -186,7 +186,7 @@ TEST(GgufTest, FilesThatContradictThemselvesAreRefused) {
          builder.Uint("general.alignment", 1U << 31);
          return builder.Build();
        }},
-      {"Q4_K", [] { return WithTensor(12, {32}, 0, 64); }, StatusCode::kInvalidArgument},
+      {"Q3_K", [] { return WithTensor(11, {32}, 0, 64); }, StatusCode::kInvalidArgument},
       {"(unknown) (77)", [] { return WithTensor(77, {32}, 0, 64); }, StatusCode::kInvalidArgument},
       {"9 dimensions", [] { return WithTensor(0, std::vector<uint64_t>(9, 1), 0, 64); }},
       {"shape", [] { return WithTensor(0, {}, 0, 64); }},

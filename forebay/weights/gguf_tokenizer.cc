@@ -12,15 +12,12 @@
 
 #include "forebay/base/status.h"
 #include "forebay/weights/gguf.h"
+#include "forebay/weights/gguf_tokenizer_parts.h"
 
 namespace forebay::weights {
 namespace {
 
 using Json = nlohmann::json;
-
-// tokenizer.ggml.token_type
-constexpr int64_t kControl = 3;
-constexpr int64_t kUserDefined = 4;
 
 // How the published tokenizers split text before BPE: these patterns are part of the models.
 constexpr std::string_view kQwen2Split =
@@ -91,27 +88,40 @@ Result<Vocabulary> ReadVocabulary(const GgufFile& file) {
     if (!vocabulary.tokens.emplace(std::string(tokens[id]), id).second) {
       return DataLoss(fmt::format("the GGUF metadata has the token {} twice", tokens[id]));
     }
-    if (types[id] != kControl && types[id] != kUserDefined) continue;
-    vocabulary.added.push_back({{"id", id},
-                                {"content", tokens[id]},
-                                {"single_word", false},
-                                {"lstrip", false},
-                                {"rstrip", false},
-                                {"normalized", false},
-                                {"special", types[id] == kControl}});
+    if (types[id] != kControlToken && types[id] != kUserDefinedToken) continue;
+    vocabulary.added.push_back(AddedToken(id, tokens[id], types[id]));
   }
   return vocabulary;
 }
 
 }  // namespace
 
+Json AddedToken(size_t id, std::string_view text, int64_t type) {
+  return {{"id", id},
+          {"content", text},
+          {"single_word", false},
+          {"lstrip", false},
+          {"rstrip", false},
+          {"normalized", false},
+          {"special", type == kControlToken}};
+}
+
+Result<std::string> DumpTokenizer(const Json& tokenizer) {
+  try {
+    return tokenizer.dump();
+  } catch (const Json::exception& e) {
+    return DataLoss(fmt::format("a token of the GGUF file is not UTF-8: {}", e.what()));
+  }
+}
+
 Result<std::string> GgufTokenizerJson(const GgufFile& file) {
   if (!file.Has("tokenizer.ggml.model")) return std::string();
   FB_ASSIGN_OR_RETURN(const std::string_view model, file.String("tokenizer.ggml.model"));
+  if (model == "llama") return SentencePieceJson(file);
   if (model != "gpt2") {
     return InvalidArgument(fmt::format(
-        "the GGUF tokenizer.ggml.model {} is not supported (gpt2, the byte-level BPE, is): "
-        "use the Hugging Face folder of the model",
+        "the GGUF tokenizer.ggml.model {} is not supported (gpt2, the byte-level BPE, and llama, "
+        "SentencePiece's, are): use the Hugging Face folder of the model",
         model));
   }
   FB_ASSIGN_OR_RETURN(const std::string_view pre, file.String("tokenizer.ggml.pre"));
@@ -138,11 +148,7 @@ Result<std::string> GgufTokenizerJson(const GgufFile& file) {
                             {"ignore_merges", kind.ignore_merges},
                             {"vocab", std::move(vocabulary.tokens)},
                             {"merges", merges}}}};
-  try {
-    return tokenizer.dump();
-  } catch (const Json::exception& e) {
-    return DataLoss(fmt::format("a token of the GGUF file is not UTF-8: {}", e.what()));
-  }
+  return DumpTokenizer(tokenizer);
 }
 
 Result<std::string> GgufChatTemplate(const GgufFile& file) {

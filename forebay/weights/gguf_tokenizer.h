@@ -1,4 +1,4 @@
-// The BPE tokenizer in a GGUF file's metadata as the text of a tokenizer.json.
+// The tokenizer in a GGUF file's metadata as the text of a tokenizer.json.
 #pragma once
 
 #include <string>
@@ -8,9 +8,10 @@
 
 namespace forebay::weights {
 
-// "" if the file has no tokenizer. kInvalidArgument for a kind other than byte-level BPE
-// (tokenizer.ggml.model "gpt2") or an unknown pre-tokenizer (tokenizer.ggml.pre), by name;
-// kDataLoss for lists that contradict each other.
+// "" if the file has no tokenizer. Read are byte-level BPE (tokenizer.ggml.model "gpt2") and
+// SentencePiece's BPE ("llama": Llama 2, Mistral, Gemma). kInvalidArgument for another kind or an
+// unknown pre-tokenizer (tokenizer.ggml.pre), by name; kDataLoss for lists that contradict each
+// other.
 Result<std::string> GgufTokenizerJson(const GgufFile& file);
 
 // The Jinja chat template, "" if the file has none.

@@ -88,7 +88,6 @@ TEST(GgufTokenizerTest, AFileWithoutATokenizerGivesNone) {
 }
 
 TEST(GgufTokenizerTest, OtherKindsAreRefusedByName) {
-  EXPECT_EQ(Json(Metadata("smollm", "llama")).status().code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(Json(Metadata("smollm", "t5")).status().message(), HasSubstr("t5"));
   EXPECT_EQ(Json(Metadata("bloom")).status().code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(Json(Metadata("bloom")).status().message(), HasSubstr("bloom"));

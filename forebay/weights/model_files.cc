@@ -68,14 +68,18 @@ Result<TensorMap> ReadFolderTensors(const std::string& folder) {
       folder));
 }
 
-Result<ModelFiles> LoadFolder(const std::string& folder) {
+Result<std::string> FolderConfigJson(const std::string& folder) {
   const std::string config = folder + "/config.json";
   if (!Exists(config)) {
     return NotFound(
         fmt::format("{} has no config.json: it is not a Hugging Face model folder", folder));
   }
+  return ReadFile(config, kTextBytesMax);
+}
+
+Result<ModelFiles> LoadFolder(const std::string& folder) {
   ModelFiles files;
-  FB_ASSIGN_OR_RETURN(files.config_json, ReadFile(config, kTextBytesMax));
+  FB_ASSIGN_OR_RETURN(files.config_json, FolderConfigJson(folder));
   FB_ASSIGN_OR_RETURN(files.tokenizer_json, ReadIfThere(folder + "/tokenizer.json"));
   FB_ASSIGN_OR_RETURN(files.generation_config_json,
                       ReadIfThere(folder + "/generation_config.json"));
@@ -100,34 +104,47 @@ Result<ModelFiles> FromGguf(const GgufFile& gguf) {
   return files;
 }
 
-Result<ModelFiles> LoadGguf(const std::string& path) {
+// What `read` makes of the file.
+template <typename Read>
+auto FromGgufAt(const std::string& path, const Read& read)
+    -> decltype(read(std::declval<const GgufFile&>())) {
   FB_ASSIGN_OR_RETURN(const std::shared_ptr<const MappedFile> file, MappedFile::Open(path));
   Result<GgufFile> gguf = GgufFile::Parse(file->bytes());
   if (!gguf.ok()) return gguf.status().WithContext(path);
-  Result<ModelFiles> files = FromGguf(*gguf);
+  auto made = read(*gguf);
   // A key that every model has: its absence is the file's fault, not a wrong path.
-  if (files.status().code() == StatusCode::kNotFound) {
-    return DataLoss(fmt::format("{}: {}", path, files.status().message()));
+  if (made.status().code() == StatusCode::kNotFound) {
+    return DataLoss(fmt::format("{}: {}", path, made.status().message()));
   }
-  if (!files.ok()) return files.status().WithContext(path);
-  return files;
+  if (!made.ok()) return made.status().WithContext(path);
+  return made;
 }
 
-}  // namespace
-
-Result<ModelFiles> LoadModelFiles(const std::string& path) {
+// Whether it is a folder. Errors say what a model is.
+Result<bool> IsFolder(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
     return NotFound(fmt::format(
         "there is no model at {}: a Hugging Face folder or a .gguf file is expected", path));
   }
-  if (fs::is_directory(status)) return LoadFolder(path);
-  if (path.ends_with(".safetensors")) {
+  if (!fs::is_directory(status) && path.ends_with(".safetensors")) {
     return InvalidArgument(
         fmt::format("{} holds weights alone: give the folder that it lies in", path));
   }
-  return LoadGguf(path);
+  return fs::is_directory(status);
+}
+
+}  // namespace
+
+Result<ModelFiles> LoadModelFiles(const std::string& path) {
+  FB_ASSIGN_OR_RETURN(const bool folder, IsFolder(path));
+  return folder ? LoadFolder(path) : FromGgufAt(path, FromGguf);
+}
+
+Result<std::string> LoadConfigJson(const std::string& path) {
+  FB_ASSIGN_OR_RETURN(const bool folder, IsFolder(path));
+  return folder ? FolderConfigJson(path) : FromGgufAt(path, GgufConfigJson);
 }
 
 }  // namespace forebay::weights

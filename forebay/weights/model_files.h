@@ -25,6 +25,9 @@ struct ModelFiles {
 // architecture or tensor type that is not supported, by name).
 Result<ModelFiles> LoadModelFiles(const std::string& path);
 
+// The config_json of the same, without reading tensors.
+Result<std::string> LoadConfigJson(const std::string& path);
+
 // Writes a Hugging Face folder (config.json, tokenizer.json, tokenizer_config.json with the chat
 // template, generation_config.json, model.safetensors or shards of 5 GB) that transformers and vLLM
 // load. Written aside (`path`.tmp), synced and renamed: the folder is there in full or not at all.

@@ -27,7 +27,14 @@ namespace {
 constexpr size_t kAlignment = 32;
 
 // The file's numbers of the value types used here.
-enum ValueType : uint32_t { kUint32 = 4, kInt32 = 5, kFloat32 = 6, kString = 8, kArray = 9 };
+enum ValueType : uint32_t {
+  kUint32 = 4,
+  kInt32 = 5,
+  kFloat32 = 6,
+  kBool = 7,
+  kString = 8,
+  kArray = 9
+};
 
 void Pad(std::string* text) {
   text->append((kAlignment - text->size() % kAlignment) % kAlignment, '\0');
@@ -102,6 +109,16 @@ void GgufBuilder::Ints(std::string_view key, const std::vector<int32_t>& values)
   std::string raw = weights::Raw(uint32_t{kInt32}) + weights::Raw(uint64_t{values.size()});
   for (const int32_t value : values) raw += weights::Raw(value);
   Raw(key, kArray, raw);
+}
+
+void GgufBuilder::Floats(std::string_view key, const std::vector<float>& values) {
+  std::string raw = weights::Raw(uint32_t{kFloat32}) + weights::Raw(uint64_t{values.size()});
+  for (const float value : values) raw += weights::Raw(value);
+  Raw(key, kArray, raw);
+}
+
+void GgufBuilder::Bool(std::string_view key, bool value) {
+  Raw(key, kBool, weights::Raw(static_cast<uint8_t>(value ? 1 : 0)));
 }
 
 void GgufBuilder::RawTensor(std::string_view name, uint32_t type, const std::vector<uint64_t>& dims,

@@ -39,6 +39,8 @@ class GgufBuilder {
   void String(std::string_view key, std::string_view value);
   void Strings(std::string_view key, const std::vector<std::string>& values);
   void Ints(std::string_view key, const std::vector<int32_t>& values);
+  void Floats(std::string_view key, const std::vector<float>& values);
+  void Bool(std::string_view key, bool value);
   // A key of any type, its value given as the file's bytes.
   void Raw(std::string_view key, uint32_t type, std::string_view value);
   // `dims` row-major, as in GgufTensor.
