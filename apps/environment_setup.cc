@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "apps/environment_remote.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
@@ -15,15 +16,18 @@
 #include "forebay/env/subprocess.h"
 
 namespace forebay::apps {
+namespace {
 
-Result<std::unique_ptr<env::EnvironmentPool>> MakeEnvironment(const control::Config& config,
-                                                              const std::string& stderr_path,
-                                                              Loop& loop) {
+// The environment without env.tools.
+Result<std::unique_ptr<env::EnvironmentPool>> MakeInner(const control::Config& config,
+                                                        const std::string& stderr_path,
+                                                        Loop& loop) {
   const control::EnvSection& e = config.env;
   const nlohmann::json env_options = nlohmann::json::parse(e.options, nullptr, false);
   if (!env_options.is_object()) {
     return InvalidArgument("env.options must be a JSON object, for instance '{\"digits\": 1}'");
   }
+  if (e.kind == "openenv") return MakeOpenEnv(config, env_options, loop);
   if (e.kind == "builtin") return env::MakeBuiltin(e.builtin, env_options, loop, config.folder);
 
   env::SubprocessOptions options;
@@ -47,6 +51,16 @@ Result<std::unique_ptr<env::EnvironmentPool>> MakeEnvironment(const control::Con
   FB_ASSIGN_OR_RETURN(std::unique_ptr<env::SubprocessPool> pool,
                       env::SubprocessPool::Create(loop, std::move(options)));
   return std::unique_ptr<env::EnvironmentPool>(std::move(pool));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<env::EnvironmentPool>> MakeEnvironment(const control::Config& config,
+                                                              const std::string& stderr_path,
+                                                              Loop& loop) {
+  FB_ASSIGN_OR_RETURN(std::unique_ptr<env::EnvironmentPool> inner,
+                      MakeInner(config, stderr_path, loop));
+  return AddTools(config, stderr_path, loop, std::move(inner));
 }
 
 Task<Status> CheckEnvironment(Loop& loop, env::EnvironmentPool& pool, Duration start_deadline,

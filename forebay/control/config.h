@@ -39,7 +39,7 @@ struct MeshSection {
 
 struct EnvSection {
   std::string name = "environment";
-  std::string kind = "python";       // python | builtin
+  std::string kind = "python";       // python | builtin | openenv
   std::vector<std::string> command;  // python: argv; relative paths are relative to the config file
   std::vector<std::string> python_path;
   std::string builtin;         // builtin: its name
@@ -48,6 +48,17 @@ struct EnvSection {
   int64_t episodes_per_process = 256;
   int64_t tasks = 0;  // number of training tasks, cycled in shuffled epochs; 0: task = group
   double start_deadline_s = 30, reset_deadline_s = 30, step_deadline_s = 60;
+  std::string url;                        // openenv: its server
+  std::string token_variable;             // the variable of ours that holds the server's token
+  std::vector<std::string> tools;         // calculator | python | shell | mcp
+  std::string tools_prompt = "template";  // template | system
+  double tool_deadline_s = 60;
+  std::vector<std::string> mcp_command;  // argv; relative paths are relative to the config file
+  std::string mcp_url, mcp_token_variable;
+  int64_t mcp_connections = 1;
+  bool mcp_connection_per_episode = false;
+  int64_t sandbox_cpu_s = 5, sandbox_memory_mb = 512, sandbox_processes = 32, sandbox_parallel = 0;
+  double sandbox_wall_s = 10;
 };
 
 struct RolloutSection {

@@ -62,10 +62,11 @@ std::vector<Field> Fields(Config& c) {
       {"env.name", &c.env.name, "its name in metrics and audit"},
       {"env.kind",
        &c.env.kind,
-       "python: a process that speaks docs/environment_protocol.md; builtin: compiled in",
+       "python: a process that speaks docs/environment_protocol.md; builtin: compiled in; openenv: "
+       "a server",
        0,
        0,
-       {"python", "builtin"}},
+       {"python", "builtin", "openenv"}},
       {"env.command", &c.env.command,
        "program and arguments (python); file names are relative to the config file"},
       {"env.python_path", &c.env.python_path, "folders put in front of PYTHONPATH (python)"},
@@ -81,6 +82,40 @@ std::vector<Field> Fields(Config& c) {
        3600},
       {"env.reset_deadline_s", &c.env.reset_deadline_s, "seconds for a reset", 0.01, 86400},
       {"env.step_deadline_s", &c.env.step_deadline_s, "seconds for a step", 0.01, 86400},
+      {"env.url", &c.env.url, "the server (openenv), for instance http://127.0.0.1:8000"},
+      {"env.token_variable", &c.env.token_variable,
+       "environment variable with the token that env.url wants; empty: none"},
+      {"env.tools", &c.env.tools,
+       "tools that the agent may call in any environment: calculator, python and shell (in a "
+       "sandbox), mcp"},
+      {"env.tools_prompt",
+       &c.env.tools_prompt,
+       "how the agent learns of env.tools: by the model's chat template, or by a system message",
+       0,
+       0,
+       {"template", "system"}},
+      {"env.tool_deadline_s", &c.env.tool_deadline_s,
+       "seconds for one tool call, within env.step_deadline_s", 0.01, 86400},
+      {"env.mcp_command", &c.env.mcp_command,
+       "program and arguments of an MCP server over stdio; file names are relative to the config "
+       "file"},
+      {"env.mcp_url", &c.env.mcp_url, "or its URL, for instance http://127.0.0.1:8000/mcp"},
+      {"env.mcp_token_variable", &c.env.mcp_token_variable,
+       "environment variable with the token that env.mcp_url wants; empty: none"},
+      {"env.mcp_connections", &c.env.mcp_connections,
+       "connections (for mcp_command: processes) at once", 1, 4096},
+      {"env.mcp_connection_per_episode", &c.env.mcp_connection_per_episode,
+       "each episode has a connection of its own: for servers that keep state"},
+      {"env.sandbox_cpu_s", &c.env.sandbox_cpu_s, "processor seconds of a process in the sandbox",
+       1, 86400},
+      {"env.sandbox_wall_s", &c.env.sandbox_wall_s, "seconds of one call of python or shell", 0.01,
+       86400},
+      {"env.sandbox_memory_mb", &c.env.sandbox_memory_mb,
+       "address space of a process in the sandbox; 0: no limit", 0, 1 << 20},
+      {"env.sandbox_processes", &c.env.sandbox_processes, "processes and threads of one call", 1,
+       65536},
+      {"env.sandbox_parallel", &c.env.sandbox_parallel,
+       "calls of python and shell at once; 0: as many as processors", 0, 4096},
 
       {"rollout.actors", &c.rollout.actors, "concurrent episodes", 1, 100000},
       {"rollout.slots", &c.rollout.slots, "sequences that the engine decodes at once", 1, 1024},
@@ -221,6 +256,40 @@ std::vector<Field> Fields(Config& c) {
   };
 }
 
+namespace {
+
+Status CheckTools(const EnvSection& env) {
+  if (env.kind == "openenv" && env.url.empty()) {
+    return InvalidArgument(
+        "env.url is missing: for env.kind = \"openenv\" give the server, for instance "
+        "\"http://127.0.0.1:8000\"");
+  }
+  bool mcp = false;
+  for (const std::string& tool : env.tools) {
+    if (std::ranges::count(env.tools, tool) > 1) {
+      return InvalidArgument(fmt::format("env.tools names '{}' twice", tool));
+    }
+    if (tool == "mcp") {
+      mcp = true;
+    } else if (tool != "calculator" && tool != "python" && tool != "shell") {
+      return InvalidArgument(
+          fmt::format("env.tools has '{}'; there are: calculator, python, shell, mcp", tool));
+    }
+  }
+  if (mcp && env.mcp_command.empty() == env.mcp_url.empty()) {
+    return InvalidArgument(
+        "env.tools has mcp: give its server by env.mcp_command or by env.mcp_url, one of them");
+  }
+  if (!mcp && !(env.mcp_command.empty() && env.mcp_url.empty())) {
+    return InvalidArgument(
+        "env.mcp_command or env.mcp_url names a server that env.tools does not have: add \"mcp\" to "
+        "env.tools");
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
 Status CheckCombinations(const Config& c) {
   const int64_t devices =
       c.mesh.data * c.mesh.fsdp * c.mesh.expert * c.mesh.context * c.mesh.tensor;
@@ -243,6 +312,7 @@ Status CheckCombinations(const Config& c) {
         "env.command is missing: for env.kind = \"python\" give the program and its arguments, "
         "for instance [\"python3\", \"env.py\"]");
   }
+  FB_RETURN_IF_ERROR(CheckTools(c.env));
   if (c.env.kind == "builtin" && c.env.builtin.empty()) {
     return InvalidArgument(
         "env.builtin is missing: for env.kind = \"builtin\" give the environment's name");

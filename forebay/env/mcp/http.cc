@@ -34,6 +34,7 @@ class Http final : public Transport {
     if (broken_) co_return Lost();
     const int64_t id = ++last_id_;
     HttpCall call = Call(RequestText(id, method, params), deadline);
+    call.repeatable = method != "tools/call";
     if (version_ == kStateless) {
       call.request.headers.Set("Mcp-Method", method);
       const auto name = params.find("name");

@@ -15,12 +15,12 @@
 #include "forebay/env/mcp.h"
 #include "forebay/env/tool_calls.h"
 #include "forebay/env/tools.h"
+#include "forebay/env/tools/json_depth.h"
 #include "forebay/env/tools/text.h"
 
 namespace forebay::env::mcp {
 namespace {
 
-constexpr int kDepthMax = 64;  // writing out nested values takes stack
 constexpr size_t kShownBytes = 200;
 constexpr size_t kDescriptionBytesMax = 16 * 1024;
 constexpr std::array<std::string_view, 4> kHandshakes = {kNewest, "2025-06-18", "2025-03-26",
@@ -28,28 +28,6 @@ constexpr std::array<std::string_view, 4> kHandshakes = {kNewest, "2025-06-18", 
 
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-bool TooDeep(std::string_view text) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') {
-        ++i;
-      } else if (c == '"') {
-        in_string = false;
-      }
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kDepthMax) return true;
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return false;
 }
 
 Status NotMcp(std::string_view why, std::string_view text) {
