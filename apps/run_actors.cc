@@ -16,6 +16,7 @@
 #include "forebay/base/rng.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/control/coordinator.h"
 #include "forebay/env/environment.h"
@@ -37,6 +38,8 @@ constexpr int kProbes = 5;
 // An append takes milliseconds, unless it waits for room.
 constexpr Duration kAppendWaits = std::chrono::seconds(2);
 constexpr Duration kDiskFullPause = std::chrono::milliseconds(500);
+// For templates, tokenizing and encoding; the loop that times everything has none of it.
+constexpr int kTextWorkers = 2;
 constexpr Duration kProbePause = std::chrono::milliseconds(500);
 // An environment that starts and then fails every episode ends the run after this many waves of
 // failures, if they have lasted: shorter trouble is waited out.
@@ -80,11 +83,18 @@ class RunActors::Client final : public rollout::ActorClient {
   }
 
   Task<Status> Finish(Trajectory trajectory) override {
-    const std::string line = control::TrajectoryLine(trajectory);
     const TrajectoryId id = trajectory.id;
     const Outcome outcome = trajectory.outcome;
     const bool acted = trajectory.loss_tokens() > 0;
-    Status status = co_await AppendUntilStored(std::move(trajectory));
+    std::string line;
+    Task<std::string> encoding =
+        Offload(owner_.loop_.get(), owner_.workers_.get(), [&line, &trajectory] {
+          line = control::TrajectoryLine(trajectory);
+          return Encode(trajectory);
+        });
+    const std::string encoded = co_await std::move(encoding);
+    Task<Status> appending = AppendUntilStored(encoded);
+    Status status = co_await std::move(appending);
     if (status.ok()) owner_.deps_.run->WriteTrajectory(line);  // what stands there was acknowledged
     if (status.code() == StatusCode::kNotFound) {
       status = OkStatus();  // late: its group was closed meanwhile; counted by the ledger
@@ -102,14 +112,14 @@ class RunActors::Client final : public rollout::ActorClient {
 
   // A full disk refuses at once but may clear, so it is asked again until append_deadline_s: to
   // play another episode meanwhile would only lose that one too.
-  Task<Status> AppendUntilStored(Trajectory trajectory) {
+  Task<Status> AppendUntilStored(const std::string& encoded) {
     const TimePoint deadline =
         owner_.loop_->Now() + FromSeconds(owner_.deps_.config->buffer.append_deadline_s);
     const Waiting waiting(*this, owner_.loop_->Now());
     while (true) {
       Completion<Status> done(*owner_.loop_);
-      owner_.buffer_->Append(trajectory, deadline,
-                             [done](Status status) { done.Set(std::move(status)); });
+      owner_.buffer_->AppendEncoded(encoded, {.deadline = deadline},
+                                    [done](Status status) { done.Set(std::move(status)); });
       Status status = co_await done.Wait();
       const TimePoint again = owner_.loop_->Now() + kDiskFullPause;
       if (status.code() != StatusCode::kResourceExhausted || again >= deadline || stopped_) {
@@ -241,7 +251,10 @@ class RunActors::Client final : public rollout::ActorClient {
 };
 
 RunActors::RunActors(const Deps& deps)
-    : deps_(deps), loop_(MakeLoop()), client_(std::make_unique<Client>(this)) {
+    : deps_(deps),
+      loop_(MakeLoop()),
+      workers_(std::make_unique<WorkerPool>(kTextWorkers)),
+      client_(std::make_unique<Client>(this)) {
   thread_ = std::thread([this] { loop_->Run(); });
 }
 
@@ -255,6 +268,7 @@ RunActors::~RunActors() {
   });
   loop_->Stop();
   thread_.join();
+  workers_.reset();  // jobs of abandoned episodes, with what they refer to still there
 }
 
 void RunActors::OnLoop(const std::function<void()>& fn) {
@@ -328,6 +342,7 @@ rollout::EpisodeOptions RunActors::Episode(const std::string& split, double temp
   options.stop_tokens = deps_.model->stop_tokens;
   options.bos_token = deps_.model->bos_token;
   options.eos_token = deps_.model->eos_token;
+  options.workers = workers_.get();
   options.on_failure = [client = client_.get()](const TrajectoryId& id, Outcome outcome,
                                                 const Status& status) {
     client->NoteFailure(id, outcome, status);

@@ -12,6 +12,7 @@
 #include "apps/model_setup.h"
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/control/config.h"
 #include "forebay/control/coordinator.h"
@@ -80,6 +81,7 @@ class RunActors {
 
   const Deps deps_;
   std::unique_ptr<Loop> loop_;
+  std::unique_ptr<WorkerPool> workers_;
   std::thread thread_;
   std::unique_ptr<env::EnvironmentPool> environments_;
   std::unique_ptr<Client> client_;

@@ -9,6 +9,10 @@
 
 namespace forebay::bench {
 
+// Ten thousand episodes at once on an environment whose steps take two seconds: memory of an
+// episode, how late it wakes up, steps a second, and that none is lost.
+Result<nlohmann::ordered_json> ActorsBench(const BenchOptions& options);
+
 // One optimizer step of SmolLM2-135M on 2 x 512 packed tokens, f32, full fine-tuning, against the
 // same step in JAX on the same plugin (bench/peers/setup_jax.sh makes it).
 Result<nlohmann::ordered_json> LearnerBench(const BenchOptions& options);

@@ -23,6 +23,7 @@ struct Benchmark {
 };
 
 constexpr Benchmark kBenchmarks[] = {
+    {"actors", "10,000 episodes at once: memory of each, how late they wake up", ActorsBench},
     {"buffer", "the buffer against its peers (bench/peers/setup_buffer.sh) and the disk alone",
      BufferBench},
     {"learner", "one optimizer step of SmolLM2-135M against the same step in JAX", LearnerBench},

@@ -14,6 +14,7 @@
 
 #include "forebay/base/check.h"
 #include "forebay/base/clock.h"
+#include "forebay/base/lag.h"
 #include "forebay/base/task.h"
 
 namespace forebay {
@@ -49,9 +50,11 @@ class AsioLoop final : public Loop {
   uint64_t RunAt(TimePoint when, std::function<void()> fn) override {
     const uint64_t id = ++last_timer_;
     auto timer = std::make_unique<asio::steady_timer>(io_, when);
-    timer->async_wait([this, id, fn = std::move(fn)](const boost::system::error_code& error) {
-      if (error) return;                 // cancelled
-      if (timers_.erase(id) == 1) fn();  // Cancel may come after the timer has fired
+    timer->async_wait([this, id, when, fn = std::move(fn)](const boost::system::error_code& error) {
+      if (error) return;                   // cancelled
+      if (timers_.erase(id) == 0) return;  // Cancel may come after the timer has fired
+      lag_.Record(Now() - when);
+      fn();
     });
     timers_.emplace(id, std::move(timer));
     return id;
@@ -76,6 +79,7 @@ class AsioLoop final : public Loop {
     io_.run();
   }
   void Stop() override { io_.stop(); }
+  LagHistogram& lag() override { return lag_; }
   boost::asio::io_context* asio() override { return &io_; }
 
   ~AsioLoop() override {
@@ -94,6 +98,7 @@ class AsioLoop final : public Loop {
   asio::io_context io_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   uint64_t last_timer_ = 0;
+  LagHistogram lag_;
   std::unordered_map<uint64_t, std::unique_ptr<asio::steady_timer>> timers_;
   std::unordered_map<int, std::unique_ptr<asio::posix::stream_descriptor>> descriptors_;
 };
@@ -142,8 +147,10 @@ class VirtualLoop final : public Loop {
     }
   }
   void Stop() override { stopped_ = true; }
+  LagHistogram& lag() override { return lag_; }
 
  private:
+  LagHistogram lag_;
   TimePoint now_{};
   bool stopped_ = false;
   uint64_t last_timer_ = 0;

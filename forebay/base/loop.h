@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "forebay/base/clock.h"
+#include "forebay/base/lag.h"
 #include "forebay/base/task.h"
 
 namespace boost::asio {
@@ -44,6 +45,10 @@ class Loop {
   virtual void Run() = 0;
   // Makes Run return soon; thread-safe.
   virtual void Stop() = 0;
+
+  // How late timers ran: what other callbacks took from whoever waited. A virtual loop is never
+  // late. Thread-safe.
+  virtual LagHistogram& lag() = 0;
 
   // What it runs on, for sockets of Boost.Asio (base/http); null for a virtual loop.
   virtual boost::asio::io_context* asio() { return nullptr; }

@@ -11,6 +11,7 @@
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/env/environment.h"
 #include "forebay/rollout/engine.h"
 #include "forebay/tokenizer/tokenizer.h"
@@ -31,6 +32,9 @@ struct EpisodeOptions {
   std::vector<std::string> stop_tokens;  // by text; the model's end of turn
   std::string bos_token, eos_token;      // what the chat template calls so
   std::string tools_json;                // a JSON array for the chat template, or ""
+  // Templates, tokenizing and the check of a finished trajectory run there, so that thousands of
+  // episodes do not hold up each other's timers. Null: on the loop. Must outlive the episodes.
+  WorkerPool* workers = nullptr;
   // Told why an episode ended in an infrastructure outcome; may be null. Called on the loop.
   std::function<void(const TrajectoryId&, Outcome, const Status&)> on_failure;
 };
@@ -41,13 +45,14 @@ struct EpisodeOptions {
 Status CheckEpisodeSetup(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chat,
                          const EpisodeOptions& options);
 
-// Runs one episode to its end: always returns a trajectory (Validate holds), whatever fails; the
-// outcome says what. `abort` (may be null) is asked between turns; when true the outcome is
-// kAborted. Messages become tokens through the chat template once; later turns append only the
-// tokens of the new messages, so what was sampled is never re-tokenized.
+// Runs one episode to its end (what is passed by reference must live that long): always returns a
+// trajectory (Validate holds), whatever fails; the outcome says what. `abort` (may be null) is
+// asked between turns; when true the outcome is kAborted. Messages become tokens through the chat
+// template once; later turns append only the tokens of the new messages, so what was sampled is
+// never re-tokenized.
 Task<Trajectory> RunEpisode(Loop& loop, Engine& engine, env::EnvironmentPool& pool,
                             const tokenizer::Tokenizer& tokenizer,
-                            const tokenizer::ChatTemplate& chat, EpisodeOptions options,
+                            const tokenizer::ChatTemplate& chat, const EpisodeOptions& options,
                             Assignment assignment, std::function<bool()> abort);
 
 // Where actors get work and leave results (the coordinator, wired in apps/). Called on the loop.

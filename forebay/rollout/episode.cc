@@ -19,6 +19,7 @@
 #include "forebay/base/rng.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/env/environment.h"
 #include "forebay/rollout/actors.h"
 #include "forebay/rollout/conversation.h"
@@ -155,7 +156,7 @@ struct EpisodeDeps {
   env::EnvironmentPool* pool;
   const tokenizer::Tokenizer* tokenizer;
   const tokenizer::ChatTemplate* chat;
-  const EpisodeOptions* options;  // in the frame of RunEpisode, which awaits this
+  const EpisodeOptions* options;
   const Assignment* assignment;
   const std::function<bool()>* abort;
 
@@ -217,7 +218,9 @@ Task<End> Play(EpisodeDeps deps, Trajectory* out) {
   tokenizer::ChatTemplate::Options rendering = TemplateOptions(options, out->started_us);
   if (rendering.tools_json.empty()) rendering.tools_json = environment->tools_json();
   Conversation conversation(*deps.tokenizer, *deps.chat, std::move(rendering));
-  Result<std::vector<int32_t>> given = conversation.Open(*first);
+  Task<Result<std::vector<int32_t>>> opening = Offload(
+      deps.loop, options.workers, [&conversation, &first] { return conversation.Open(*first); });
+  Result<std::vector<int32_t>> given = co_await std::move(opening);
   if (!given.ok()) {
     co_return End{.outcome = Outcome::kEnvError,
                   .reason = given.status().WithContext("the environment's first messages")};
@@ -256,7 +259,10 @@ Task<End> Play(EpisodeDeps deps, Trajectory* out) {
     }
     if (deps.aborted()) co_return End{.outcome = Outcome::kAborted};
 
-    Result<std::string> action = ActionText(*deps.tokenizer, *generated);
+    Task<Result<std::string>> reading = Offload(
+        deps.loop, options.workers,
+        [tokenizer = deps.tokenizer, &generated] { return ActionText(*tokenizer, *generated); });
+    Result<std::string> action = co_await std::move(reading);
     if (!action.ok()) co_return End{.outcome = Outcome::kEngineError, .reason = action.status()};
     const TimePoint began = deps.loop->Now();
     Task<Result<env::StepResult>> stepping =
@@ -272,7 +278,11 @@ Task<End> Play(EpisodeDeps deps, Trajectory* out) {
     if (SurelyTooLong(step->messages, options.tokens_max)) {
       co_return End{.outcome = Outcome::kTruncatedTokens};
     }
-    given = conversation.Next(generated->tokens.back(), step->messages);
+    Task<Result<std::vector<int32_t>>> going_on =
+        Offload(deps.loop, options.workers, [&conversation, &generated, &step] {
+          return conversation.Next(generated->tokens.back(), step->messages);
+        });
+    given = co_await std::move(going_on);
     if (!given.ok()) {
       co_return End{.outcome = Outcome::kEnvError,
                     .reason = given.status().WithContext("the environment's next messages")};
@@ -295,7 +305,7 @@ Status CheckEpisodeSetup(const tokenizer::Tokenizer& tokenizer, const tokenizer:
 
 Task<Trajectory> RunEpisode(Loop& loop, Engine& engine, env::EnvironmentPool& pool,
                             const tokenizer::Tokenizer& tokenizer,
-                            const tokenizer::ChatTemplate& chat, EpisodeOptions options,
+                            const tokenizer::ChatTemplate& chat, const EpisodeOptions& options,
                             Assignment assignment, std::function<bool()> abort) {
   Trajectory out;
   out.id = assignment.id;
