@@ -1,5 +1,8 @@
 #include "apps/buffer_serve_command.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -10,12 +13,12 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "apps/buffer_command.h"
 #include "apps/interrupt.h"
-#include "fmt/core.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/file.h"
 #include "forebay/base/mutex.h"
@@ -92,6 +95,28 @@ void PrintRecovery(const std::string& table, const buffer::Recovery& recovery) {
   }
 }
 
+// What is served, what an acknowledgement is worth, and how to come in.
+void PrintHowTo(const BufferServeCommand& command, const std::vector<std::string>& names,
+                const std::vector<std::string>& addresses) {
+  const bool memory = command.durability == "memory";
+  const std::string_view survives = memory                       ? "nothing: it is in memory only"
+                                    : command.durability == "os" ? "kill -9 of this process"
+                                                                 : "power loss";
+  fmt::print("tables     {}: groups of {}, at most {} versions behind their reader{}\n",
+             fmt::join(names, ", "), command.group_size, command.max_staleness,
+             memory ? "" : fmt::format("; logs in {}/TABLE", command.folder));
+  fmt::print("durability {}: an acknowledged append survives {}\n", command.durability, survives);
+  fmt::print(
+      "connect    Python: forebay.buffer.BufferClient(\"{}\", producer=\"actor-1\"{}{}); "
+      "others: docs/buffer.md\n",
+      addresses.front(),
+      names.front() == "train" ? "" : fmt::format(", table=\"{}\"", names.front()),
+      command.token_file.empty() ? "" : ", token=...");
+  if (!memory) {
+    fmt::print("look       forebay buffer stat {}/{}\n", command.folder, names.front());
+  }
+}
+
 }  // namespace
 
 Status BufferServe(const BufferServeCommand& command) {
@@ -143,6 +168,7 @@ Status BufferServe(const BufferServeCommand& command) {
   for (const std::string& address : server->addresses()) {
     std::printf("serving on %s\n", address.c_str());
   }
+  PrintHowTo(command, names, server->addresses());
   std::fflush(stdout);
   interrupted.Wait();
   server->Stop(Now() + kStopDeadline);

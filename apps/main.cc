@@ -9,12 +9,14 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
 #include "apps/buffer_command.h"
 #include "apps/commands.h"
 #include "forebay/base/status.h"
+#include "forebay/control/nearest.h"
 
 namespace forebay::apps {
 namespace {
@@ -23,10 +25,35 @@ void AddRunOptions(CLI::App* app, std::string* config, std::vector<std::string>*
                    std::string* run, bool* overwrite) {
   app->add_option("config", *config, "TOML configuration; `forebay config` lists its keys");
   app->add_option("--set", *sets,
-                  "override one key, for instance --set learner.learning_rate=3e-5 (repeatable)")
+                  "override one key, for instance --set learner.learning_rate=3e-5 (repeatable); a "
+                  "relative path is taken from the configuration's folder, as in the file")
       ->allow_extra_args(false);
   app->add_option("--run", *run, "run directory (default: runs/<name of the config>)");
   app->add_flag("--overwrite", *overwrite, "replace a run that is in that directory");
+}
+
+// What is wrong with an argument that names no command where one is expected; "" when none does.
+std::string UnknownCommand(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* at = &app;
+  std::string path = app.get_name();
+  for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
+    const auto commands = at->get_subcommands([](const CLI::App*) { return true; });
+    if (commands.empty()) return "";
+    const std::string given = argv[i];
+    const auto found = std::ranges::find(commands, given, &CLI::App::get_name);
+    if (found != commands.end()) {
+      at = *found;
+      path += " " + given;
+      continue;
+    }
+    std::vector<std::string_view> names;
+    for (const CLI::App* command : commands) names.emplace_back(command->get_name());
+    const std::string_view nearest = control::Nearest(given, names);
+    std::string text = "there is no command '" + path + " " + given.substr(0, 80) + "'";
+    if (!nearest.empty()) text += "; the nearest is '" + path + " " + std::string(nearest) + "'";
+    return text + " (" + path + " --help lists them)";
+  }
+  return "";
 }
 
 int Main(int argc, char** argv) {
@@ -122,6 +149,10 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    if (const std::string unknown = UnknownCommand(app, argc, argv); !unknown.empty()) {
+      std::fprintf(stderr, "forebay: %s\n", unknown.c_str());
+      return 2;
+    }
     const int code = app.exit(error);
     return code == 0 ? 0 : 2;
   }

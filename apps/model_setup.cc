@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/mesh_check.h"
 #include "forebay/base/status.h"
 #include "forebay/control/config.h"
 #include "forebay/models/model.h"
@@ -66,31 +67,45 @@ Result<std::string> TokenText(const tokenizer::Tokenizer& tokenizer, int32_t id)
   return tokenizer.Decode(std::vector<int32_t>{id}, false);
 }
 
+bool IsTiny(const control::Config& config) { return config.model.path.rfind(kTiny, 0) == 0; }
+
+weights::ModelFiles TinyFiles(const control::Config& config) {
+  const control::ModelSection& m = config.model;
+  return weights::TinyModelFiles({.layers = m.tiny_layers,
+                                  .width = m.tiny_width,
+                                  .heads = m.tiny_heads,
+                                  .kv_heads = m.tiny_kv_heads,
+                                  .ff_width = m.tiny_ff,
+                                  .context_tokens = config.rollout.context});
+}
+
 }  // namespace
+
+Result<std::unique_ptr<models::Model>> ReadModel(const control::Config& config,
+                                                 std::string* config_json) {
+  std::string text;
+  if (IsTiny(config)) {
+    text = TinyFiles(config).config_json;
+  } else {
+    FB_ASSIGN_OR_RETURN(text, weights::LoadConfigJson(config.Resolve(config.model.path)));
+  }
+  FB_ASSIGN_OR_RETURN(std::unique_ptr<models::Model> model, models::Model::Create(text));
+  FB_RETURN_IF_ERROR(CheckMesh(config, *model));
+  if (config_json != nullptr) *config_json = std::move(text);
+  return model;
+}
 
 Result<LoadedModel> LoadModel(const control::Config& config) {
   LoadedModel out;
-  const bool tiny = config.model.path.rfind(kTiny, 0) == 0;
-  if (tiny) {
-    const control::ModelSection& m = config.model;
-    out.files = weights::TinyModelFiles({.layers = m.tiny_layers,
-                                         .width = m.tiny_width,
-                                         .heads = m.tiny_heads,
-                                         .kv_heads = m.tiny_kv_heads,
-                                         .ff_width = m.tiny_ff,
-                                         .context_tokens = config.rollout.context});
-  } else {
-    FB_ASSIGN_OR_RETURN(out.files, weights::LoadModelFiles(config.Resolve(config.model.path)));
-  }
-  FB_ASSIGN_OR_RETURN(std::unique_ptr<models::Model> model,
-                      models::Model::Create(out.files.config_json));
-  out.model = std::move(model);
-  if (tiny) {
+  FB_ASSIGN_OR_RETURN(out.model, ReadModel(config));
+  if (IsTiny(config)) {
+    out.files = TinyFiles(config);
     FB_ASSIGN_OR_RETURN(
         out.initial, out.model->ToCheckpoint(
                          models::RandomWeights(*out.model, static_cast<uint64_t>(config.run.seed)),
                          models::LayerLayout::kPerLayer));
   } else {
+    FB_ASSIGN_OR_RETURN(out.files, weights::LoadModelFiles(config.Resolve(config.model.path)));
     out.initial = std::exchange(out.files.tensors, {});
   }
   FB_ASSIGN_OR_RETURN(out.tokenizer, tokenizer::Tokenizer::FromJson(out.files.tokenizer_json));

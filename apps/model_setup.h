@@ -23,7 +23,13 @@ struct LoadedModel {
   std::string bos_token, eos_token;      // by text, as the chat template calls them; "" if none
 };
 
-// Reads model.path (or makes a tiny: model from run.seed). Blocks. Errors name the file.
+// The model alone, without reading weights, and checked against the learner's mesh. `config_json`
+// (may be null) becomes its config.json.
+Result<std::unique_ptr<models::Model>> ReadModel(const control::Config& config,
+                                                 std::string* config_json = nullptr);
+
+// Reads model.path (or makes a tiny: model from run.seed). Blocks. Errors name the file; those of
+// ReadModel come before weights are read.
 Result<LoadedModel> LoadModel(const control::Config& config);
 
 }  // namespace forebay::apps

@@ -15,11 +15,14 @@
 
 #include "apps/chips.h"
 #include "apps/commands.h"
+#include "apps/mesh_check.h"
+#include "apps/model_setup.h"
 #include "apps/room_options.h"
-#include "forebay/base/file.h"
 #include "forebay/base/status.h"
 #include "forebay/control/config.h"
 #include "forebay/learner/learner.h"
+#include "forebay/learner/learner_options.h"
+#include "forebay/learner/lora.h"
 #include "forebay/learner/micro_batch.h"
 #include "forebay/learner/optimizer.h"
 #include "forebay/learner/train_programs.h"
@@ -32,15 +35,6 @@
 
 namespace forebay::apps {
 namespace {
-
-// Rows and row length of the largest shape that the configuration compiles.
-learner::BucketShape LargestShape(const control::Config& config) {
-  const auto& lengths = config.learner.row_lengths;
-  const int64_t length =
-      lengths.empty() ? config.rollout.tokens_max : *std::ranges::max_element(lengths);
-  return {.rows = std::max<int64_t>(1, config.learner.tokens_per_program / length),
-          .length = length};
-}
 
 // Score and value products of causal attention over whole rows: 2 T^2 a head's size forward.
 double AttentionFlops(const models::ModelConfig& c, learner::BucketShape shape) {
@@ -76,6 +70,17 @@ Result<PlannedProgram> Compile(xla::Topology& topology, std::string name,
   return PlannedProgram{.name = std::move(name), .compiled = stats, .traced = program->cost};
 }
 
+// "gradient for 2 row shapes (1 x 256, 1 x 512), accumulate, apply".
+std::string ProgramNames(const Plan& plan) {
+  std::string shapes;
+  for (const learner::BucketShape shape : plan.shapes) {
+    shapes += fmt::format("{}{} x {}", shapes.empty() ? "" : ", ", shape.rows, shape.length);
+  }
+  return fmt::format("gradient for {} row shape{} ({}), accumulate, apply{}{}", plan.shapes.size(),
+                     plan.shapes.size() == 1 ? "" : "s", shapes, plan.lora ? ", merge" : "",
+                     plan.adaptive ? "; better shapes may take their place in the background" : "");
+}
+
 nlohmann::ordered_json ToJson(const PlannedProgram& p) {
   nlohmann::ordered_json out = {{"name", p.name},
                                 {"argument_bytes", p.compiled.memory.argument_bytes},
@@ -100,11 +105,14 @@ double Plan::Mfu(double seconds) const {
   return model_flops / (chip->bf16_flops * static_cast<double>(mesh.size()) * seconds);
 }
 
+int64_t Plan::ProgramCount() const {
+  return static_cast<int64_t>(shapes.size()) + 2 + (lora ? 1 : 0);
+}
+
 Result<Plan> MakePlan(const control::Config& config, const std::string& topology_name,
                       const std::string& compiler) {
-  FB_ASSIGN_OR_RETURN(const std::string config_json,
-                      ReadFile(config.Resolve(config.model.path) + "/config.json"));
-  FB_ASSIGN_OR_RETURN(const auto model, models::Model::Create(config_json));
+  std::string config_json;
+  FB_ASSIGN_OR_RETURN(const auto model, ReadModel(config, &config_json));
   FB_ASSIGN_OR_RETURN(const std::string path, xla::FindTpuCompiler(compiler));
   FB_ASSIGN_OR_RETURN(const std::unique_ptr<xla::Topology> topology,
                       xla::Topology::Create({.plugin_path = path, .name = topology_name}));
@@ -112,30 +120,39 @@ Result<Plan> MakePlan(const control::Config& config, const std::string& topology
   plan.topology = topology_name;
   plan.chip = ChipOf(topology_name);
   if (!topology->devices().empty()) plan.chip_kind = topology->devices()[0].kind;
-  FB_ASSIGN_OR_RETURN(
-      plan.mesh,
-      xla::Mesh::Create(MakeMeshSizes(config), static_cast<int64_t>(topology->devices().size())));
-  plan.shape = LargestShape(config);
+  const auto chips = static_cast<int64_t>(topology->devices().size());
+  FB_RETURN_IF_ERROR(CheckDeviceCount(config, chips));
+  FB_ASSIGN_OR_RETURN(plan.mesh, xla::Mesh::Create(MakeMeshSizes(config), chips));
 
   const learner::LearnerOptions options = MakeLearnerOptions(config, "");
+  FB_ASSIGN_OR_RETURN(plan.shapes, learner::Buckets(options));
+  plan.shape = *std::ranges::max_element(plan.shapes, {}, &learner::BucketShape::tokens);
+  plan.adaptive = options.row_lengths.empty() && options.replan_every_steps > 0;
+  plan.lora = options.lora.rank > 0;
   learner::GradientProgramOptions gradient = learner::GradientOptions(options);
   gradient.mesh = plan.mesh;
   const auto specs = model->Params(gradient.layout);
   for (const models::ParamSpec& spec : specs) plan.parameters += spec.shape.elements();
+  auto trained = specs;
+  if (plan.lora) {
+    FB_ASSIGN_OR_RETURN(trained, learner::LoraSpecs(specs, options.lora));
+  }
   const Active active = ActiveParameters(*model, specs, config_json);
   FB_ASSIGN_OR_RETURN(PlannedProgram step,
                       Compile(*topology, "gradient " + plan.shape.ToString(),
                               learner::TraceGradient(*model, gradient, plan.shape)));
   FB_ASSIGN_OR_RETURN(
       PlannedProgram apply,
-      Compile(*topology, "apply", learner::TraceApply(specs, options.optimizer, plan.mesh)));
+      Compile(*topology, "apply", learner::TraceApply(trained, options.optimizer, plan.mesh)));
 
   const auto bytes = [](int64_t n) { return static_cast<double>(n); };
   const double gradients = bytes(step.compiled.memory.output_bytes);
-  plan.resident_bytes = bytes(apply.compiled.memory.argument_bytes) - gradients;
+  // What adapters stand beside; they themselves are as large as their gradients.
+  const double frozen = plan.lora ? bytes(step.compiled.memory.argument_bytes) - gradients : 0;
+  plan.resident_bytes = bytes(apply.compiled.memory.argument_bytes) - gradients + frozen;
   const double state = plan.resident_bytes - bytes(step.compiled.memory.argument_bytes);
-  plan.peak_bytes =
-      std::max(bytes(step.compiled.total_bytes()) + state, bytes(apply.compiled.total_bytes()));
+  plan.peak_bytes = std::max(bytes(step.compiled.total_bytes()) + state,
+                             bytes(apply.compiled.total_bytes()) + frozen);
 
   const double attention = AttentionFlops(model->config(), plan.shape);
   const auto tokens = static_cast<double>(plan.shape.tokens());
@@ -164,9 +181,10 @@ std::string FormatPlan(const Plan& plan) {
   constexpr double kGb = 1e9;
   std::string text = fmt::format(
       "topology    {} ({} chips, {})\nmesh        {}\nparameters  {:.2f} G\nstep        {} rows of "
-      "{} tokens\n\n",
+      "{} tokens\n",
       plan.topology, plan.mesh.size(), plan.chip_kind, plan.mesh.ToString(),
       static_cast<double>(plan.parameters) / kGb, plan.shape.rows, plan.shape.length);
+  text += fmt::format("programs    {}: {}\n\n", plan.ProgramCount(), ProgramNames(plan));
   text += "program (GB a chip)         arguments  results  reused  temporary  compiled in s\n";
   for (const PlannedProgram& p : plan.programs) {
     const auto gb = [&](int64_t n) { return static_cast<double>(n) / kGb; };
@@ -223,11 +241,15 @@ std::string PlanJson(const Plan& plan) {
                                 {"parameters", plan.parameters},
                                 {"rows", plan.shape.rows},
                                 {"length", plan.shape.length},
+                                {"programs_to_compile", plan.ProgramCount()},
                                 {"resident_bytes", plan.resident_bytes},
                                 {"peak_bytes", plan.peak_bytes},
                                 {"model_flops", plan.model_flops},
                                 {"chip_flops", plan.chip_flops},
                                 {"sent_bytes", plan.sent_bytes}};
+  for (const learner::BucketShape shape : plan.shapes) {
+    out["shapes"].push_back({{"rows", shape.rows}, {"length", shape.length}});
+  }
   for (const PlannedProgram& p : plan.programs) out["programs"].push_back(ToJson(p));
   if (plan.chip) {
     out["memory_bytes"] = plan.chip->memory_bytes;

@@ -2,6 +2,7 @@
 // it, without the pod.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,7 +28,12 @@ struct Plan {
   std::string topology, chip_kind;
   xla::Mesh mesh;
   int64_t parameters = 0;
-  learner::BucketShape shape;  // of the largest program
+  // The row shapes that a run compiles before its first step, each a gradient program; and the
+  // largest, which is planned here.
+  std::vector<learner::BucketShape> shapes;
+  learner::BucketShape shape;
+  bool adaptive = false;  // other shapes may take their place during the run, in the background
+  bool lora = false;      // has a program more, which merges the adapters
   std::vector<PlannedProgram> programs;
   // Of each chip. `resident`: weights and optimizer state. `peak`: with what the program that needs
   // most adds to them.
@@ -43,6 +49,8 @@ struct Plan {
   double seconds_at_best = 0, seconds_at_worst = 0;
 
   double Mfu(double seconds) const;
+  // How many programs a run compiles before its first step.
+  int64_t ProgramCount() const;
 };
 
 // Compiles every program of a step. Blocks for minutes. Errors: a mesh that does not fit the model,

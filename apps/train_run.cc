@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "apps/interrupt.h"
+#include "apps/mesh_check.h"
 #include "apps/model_setup.h"
 #include "apps/progress.h"
 #include "apps/report.h"
@@ -56,6 +57,7 @@ class TrainRun {
   // Run directory, model, and where to start from.
   Status Open() {
     FB_ASSIGN_OR_RETURN(run_, control::RunDirectory::Open(options_.run, options_.mode));
+    FB_RETURN_IF_ERROR(CheckDevices(config_));
     progress_.Say("loading " + config_.model.path);
     FB_ASSIGN_OR_RETURN(model_, LoadModel(config_));
     start_.train.params = std::move(model_.initial);
@@ -63,6 +65,7 @@ class TrainRun {
       auto checkpoint = learner::LoadLatestCheckpoint(run_->checkpoints_path());
       if (checkpoint.ok()) {
         for (const std::string& note : checkpoint->notes) Note(note);
+        FB_RETURN_IF_ERROR(learner::CheckBase(checkpoint->data.state.train, start_.train.params));
         start_ = std::move(checkpoint->data.state);
         app_state_ = std::move(checkpoint->data.app_state);
         Note("resuming after step " + std::to_string(start_.step));

@@ -28,6 +28,12 @@ json ToJson(const Percentiles& p) {
           {"p90", p.p90},     {"p99", p.p99},   {"max", p.max}};
 }
 
+std::string Notes(const AuditReport& r) {
+  std::string out;
+  for (const std::string& note : r.notes) out += "note: " + note + "\n";
+  return out;
+}
+
 std::string Advice(const AuditReport& r) {
   const Sizing& s = r.sizing;
   if (s.actors_needed == 0) return "Too little was measured to size the actor pool.\n";
@@ -47,11 +53,24 @@ std::string Advice(const AuditReport& r) {
   return out;
 }
 
+// Of a run that ended, or was ended, before its first step: tables of zeros would say nothing.
+std::string FormatNothingTrained(const AuditReport& r) {
+  std::string out =
+      r.episodes == 0
+          ? "No step was trained, and no episode was played: the run ended while it was starting "
+            "(loading, compiling or waiting for its environment), or has only just begun.\n"
+          : fmt::format("No step was trained: {} episodes were played before the run ended.\n",
+                        r.episodes);
+  return out + "run.log in its folder says how far it came.\n";
+}
+
 }  // namespace
 
 std::string FormatAudit(const AuditReport& r) {
-  std::string out = fmt::format("{} episodes, {} of them trained on, in {} steps\n", r.episodes,
-                                r.trained_episodes, r.steps);
+  if (r.steps == 0 && r.episodes == 0) return FormatNothingTrained(r) + Notes(r);
+  std::string out = r.steps == 0 ? FormatNothingTrained(r) + "\n" : std::string();
+  out += fmt::format("{} episodes, {} of them trained on, in {} steps\n", r.episodes,
+                     r.trained_episodes, r.steps);
   for (const auto& [outcome, count] : r.outcomes)
     out += fmt::format("  {:<34}{:>8}\n", outcome, count);
   out += Header("\nseconds of a step of the environment");
@@ -67,6 +86,7 @@ std::string FormatAudit(const AuditReport& r) {
   out += "\nwhere the time of episodes went\n";
   for (const auto& [what, share] : r.share)
     out += fmt::format("  {:<34}{:>7.1f} %\n", what, 100 * share);
+  if (r.steps == 0) return out + "\n" + Advice(r) + Notes(r);
   out += Header("\nlearner");
   out += Row("seconds waiting for a batch", r.lease_wait_seconds, 3);
   out += Row("seconds busy in a step", r.step_seconds, 3);
@@ -79,8 +99,7 @@ std::string FormatAudit(const AuditReport& r) {
   out += fmt::format("  {:<34}{:>7.1f} %\n  {:<34}{:>8}\n\n", "padding waste",
                      100 * r.padding_waste, "compilations after warm-up", r.compiles_after_warmup);
   out += Advice(r);
-  for (const std::string& note : r.notes) out += "note: " + note + "\n";
-  return out;
+  return out + Notes(r);
 }
 
 std::string AuditJson(const AuditReport& r) {

@@ -16,6 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
+using testing::Not;
 
 class AuditTest : public testing::Test {
  protected:
@@ -68,7 +69,7 @@ TEST_F(AuditTest, SumsUpARun) {
     // Step 1 is repeated after a resume: its last line counts.
     (*run)->WriteMetrics(R"({"step":1,"wall_s":99,"busy_s":99,"lease_wait_s":0,"episodes":99})");
     (*run)->WriteMetrics(
-        R"({"step":1,"wall_s":4,"busy_s":3,"lease_wait_s":0.5,"episodes":5,"tokens":90,"padded_tokens":100,"actors":4,"ready_groups":2,"pending":9,"staleness":{"0":3,"2":2}})");
+        R"({"step":1,"wall_s":4,"busy_s":3,"lease_wait_s":0.5,"dispatch_gap_s":0.2,"episodes":5,"tokens":90,"padded_tokens":100,"actors":4,"ready_groups":2,"pending":9,"staleness":{"0":3,"2":2}})");
     (*run)->WriteMetrics(
         R"({"step":2,"wall_s":4,"busy_s":3,"lease_wait_s":0.5,"episodes":5,"tokens":90,"padded_tokens":100,"actors":4,"ready_groups":4,"pending":9,"staleness":{"1":5}})");
     EXPECT_TRUE((*run)->status().ok());
@@ -79,6 +80,8 @@ TEST_F(AuditTest, SumsUpARun) {
   EXPECT_EQ(report->trained_episodes, 10);
   EXPECT_EQ(report->steps, 2);
   EXPECT_DOUBLE_EQ(report->utilization, 0.75);
+  EXPECT_DOUBLE_EQ(report->learner_share.at("dispatch_gap"), 0.2 / 8);
+  EXPECT_DOUBLE_EQ(report->learner_share.at("other"), 0.8 / 8);
   EXPECT_NEAR(report->padding_waste, 0.1, 1e-12);
   EXPECT_EQ(report->environment_seconds.at("calc").p50, 5);
   EXPECT_EQ(report->environment_seconds.at("calc/check").max, 10);
@@ -101,6 +104,23 @@ TEST_F(AuditTest, BrokenLinesAreCountedNotFatal) {
   EXPECT_EQ(report->notes.size(), 2u);
   std::ofstream(folder_ + "/metrics.jsonl") << "{\"step\":1,\"wall_s\":\"x\"}\n";
   EXPECT_EQ(Audit(folder_).status().code(), StatusCode::kDataLoss);
+}
+
+TEST_F(AuditTest, ARunWithoutAStepSaysSoInsteadOfZeros) {
+  fs::create_directories(folder_);
+  std::ofstream(folder_ + "/metrics.jsonl");
+  std::ofstream(folder_ + "/trajectories.jsonl");
+  std::string text = FormatAudit(Audit(folder_).value());
+  EXPECT_THAT(text, HasSubstr("No step was trained, and no episode was played"));
+  EXPECT_THAT(text, Not(HasSubstr("0.0")));
+  {
+    const auto run = RunDirectory::Open(folder_, OpenMode::kResume).value();
+    run->WriteTrajectory(TrajectoryLine(Episode(1, 2'000'000)));
+  }
+  text = FormatAudit(Audit(folder_).value());
+  EXPECT_THAT(text, HasSubstr("No step was trained: 1 episodes were played"));
+  EXPECT_THAT(text, HasSubstr("calc/check"));
+  EXPECT_THAT(text, Not(HasSubstr("learner's time")));
 }
 
 TEST_F(AuditTest, ARunThatIsNotThere) {

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,26 +17,12 @@
 #include "forebay/base/file.h"
 #include "forebay/base/status.h"
 #include "forebay/control/config_schema.h"
+#include "forebay/control/nearest.h"
 
 namespace forebay::control {
 namespace {
 
 constexpr size_t kConfigBytesMax = 1 << 20;
-
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
-    }
-  }
-  return row[b.size()];
-}
 
 Status UnknownKey(const std::string& key, const std::vector<Field>& fields,
                   const std::string& where) {

@@ -282,8 +282,27 @@ Status CheckTools(const EnvSection& env) {
   }
   if (!mcp && !(env.mcp_command.empty() && env.mcp_url.empty())) {
     return InvalidArgument(
-        "env.mcp_command or env.mcp_url names a server that env.tools does not have: add \"mcp\" to "
+        "env.mcp_command or env.mcp_url names a server that env.tools does not have: add \"mcp\" "
+        "to "
         "env.tools");
+  }
+  return OkStatus();
+}
+
+// Rows are rounded up to what divides over the mesh; their lengths are taken as they are.
+Status CheckRowLengths(const Config& c) {
+  const MeshSection& m = c.mesh;
+  const int64_t parts = m.data * m.fsdp * m.expert;
+  for (const int64_t length : c.learner.row_lengths) {
+    const int64_t rows = std::max<int64_t>(1, c.learner.tokens_per_program / length);
+    const int64_t rows_of_one = (rows + parts - 1) / parts;
+    if (length % m.context == 0 && rows_of_one * (length / m.context) % m.tensor == 0) continue;
+    const int64_t multiple = m.context * m.tensor;
+    const int64_t above = (length / multiple + 1) * multiple;
+    return InvalidArgument(fmt::format(
+        "learner.row_lengths has {}, which mesh.context = {} and mesh.tensor = {} do not divide: "
+        "each row is split over both, so use multiples of {}, for instance {}",
+        length, m.context, m.tensor, multiple, above));
   }
   return OkStatus();
 }
@@ -299,9 +318,12 @@ Status CheckCombinations(const Config& c) {
                     kDevicesMax));
   }
   if (c.device.virtual_devices > 0 && devices > c.device.virtual_devices) {
-    return InvalidArgument(
-        fmt::format("mesh: its axes need {} devices, but device.virtual_devices is {}", devices,
-                    c.device.virtual_devices));
+    return InvalidArgument(fmt::format(
+        "mesh.data x fsdp x expert x context x tensor = {} x {} x {} x {} x {} needs {} devices, "
+        "but "
+        "device.virtual_devices (--virtual-devices) = {}: set it to {}, or lower an axis",
+        c.mesh.data, c.mesh.fsdp, c.mesh.expert, c.mesh.context, c.mesh.tensor, devices,
+        c.device.virtual_devices, devices));
   }
   if (c.model.path.empty()) {
     return InvalidArgument(
@@ -346,6 +368,7 @@ Status CheckCombinations(const Config& c) {
           fmt::format("learner.row_lengths has {} entries, but learner.shapes_max = {}",
                       rows.size(), c.learner.shapes_max));
     }
+    FB_RETURN_IF_ERROR(CheckRowLengths(c));
   }
   if (c.learner.advantage != "dr_grpo" && c.learner.group_size < 2) {
     return InvalidArgument(

@@ -93,6 +93,21 @@ TEST(ConfigTest, W2_CombinationsThatCannotWorkAreRefusedWithTheValues) {
               HasSubstr("env.command is missing"));
 }
 
+TEST(ConfigTest, AMeshIsHeldAgainstDevicesAndRowLengths) {
+  EXPECT_THAT(
+      Parse("[mesh]\nfsdp = 4\n[device]\nvirtual_devices = 2\n").status().message(),
+      AllOf(HasSubstr("1 x 4 x 1 x 1 x 1 needs 4 devices"), HasSubstr("--virtual-devices")));
+  const std::string rows =
+      "[rollout]\ntokens_max = 64\n[learner]\nrow_lengths = [60, 64]\n[mesh]\n";
+  EXPECT_TRUE(Parse(rows + "context = 4\n").ok());
+  EXPECT_THAT(Parse(rows + "context = 8\n").status().message(),
+              AllOf(HasSubstr("learner.row_lengths has 60"), HasSubstr("mesh.context = 8"),
+                    HasSubstr("multiples of 8, for instance 64")));
+  // 17 rows of 60 tokens in 4 parts each: 255 tokens for the devices along tensor to share.
+  EXPECT_THAT(Parse(rows + "context = 4\ntensor = 2\n").status().message(),
+              HasSubstr("mesh.tensor = 2"));
+}
+
 TEST(ConfigTest, FormattedConfigsParseToThemselves) {
   Result<Config> config = Parse("[env]\noptions = '{\"a\": \"\\\\\"}'\n", {});
   // A second [env] table is an error in TOML: set it instead.

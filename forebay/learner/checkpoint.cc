@@ -27,11 +27,15 @@ namespace {
 namespace fs = std::filesystem;
 using weights::TensorMap;
 
-constexpr std::string_view kPrefix = "step_";
+constexpr std::string_view kPrefix = "step_", kBasePrefix = "base_";
 constexpr const char* kModelFile = "/model.safetensors";
 constexpr const char* kOptimizerFile = "/optimizer.safetensors";
 constexpr const char* kAdaptersFile = "/adapters.safetensors";
 constexpr size_t kManifestBytesMax = size_t{64} << 20;
+
+std::string BasePath(const std::string& folder, const std::string& digest) {
+  return fmt::format("{}/{}{}.safetensors", folder, kBasePrefix, digest);
+}
 
 std::string StepName(int64_t step) { return fmt::format("{}{:06}", kPrefix, step); }
 
@@ -76,33 +80,56 @@ Result<TensorMap> ReadTensors(const std::string& path, const std::string& digest
   return tensors;
 }
 
-Status WriteFiles(const std::string& path, const CheckpointData& data) {
-  const TrainState& train = data.state.train;
-  const Manifest manifest{
-      .data = data,
-      .model_digest = weights::Digest(train.params),
-      .optimizer_digest = weights::Digest(train.optimizer),
-      .adapters_digest = train.adapters.empty() ? "" : weights::Digest(train.adapters)};
-  FB_ASSIGN_OR_RETURN(const std::string text, FormatManifest(manifest));
-  FB_RETURN_IF_ERROR(weights::WriteSafetensors(path + kModelFile, train.params));
-  FB_RETURN_IF_ERROR(weights::WriteSafetensors(path + kOptimizerFile, train.optimizer));
-  if (!train.adapters.empty()) {
-    FB_RETURN_IF_ERROR(weights::WriteSafetensors(path + kAdaptersFile, train.adapters));
+// Aside and renamed: under its name it is whole.
+Status WriteBase(const std::string& folder, const std::string& digest, const TensorMap& tensors) {
+  const std::string path = BasePath(folder, digest);
+  std::error_code error;
+  if (fs::exists(path, error)) return OkStatus();
+  const std::string aside = folder + "/.writing_base";
+  if (Status written = weights::WriteSafetensors(aside, tensors); !written.ok()) {
+    Remove(aside);
+    return written;
   }
+  fs::rename(aside, path, error);
+  if (error) return ErrnoStatus("cannot rename a base model to " + path, error.value());
+  return SyncFolder(folder);
+}
+
+Status WriteFiles(const std::string& folder, const std::string& path, const CheckpointData& data,
+                  std::string* base_digest) {
+  const TrainState& train = data.state.train;
+  const bool adapters = !train.adapters.empty();
+  if (!adapters || base_digest->empty()) *base_digest = weights::Digest(train.params);
+  const Manifest manifest{.data = data,
+                          .model_digest = *base_digest,
+                          .optimizer_digest = weights::Digest(train.optimizer),
+                          .adapters_digest = adapters ? weights::Digest(train.adapters) : "",
+                          .shared_base = adapters};
+  FB_ASSIGN_OR_RETURN(const std::string text, FormatManifest(manifest));
+  if (adapters) {
+    FB_RETURN_IF_ERROR(WriteBase(folder, *base_digest, train.params));
+    FB_RETURN_IF_ERROR(weights::WriteSafetensors(path + kAdaptersFile, train.adapters));
+  } else {
+    FB_RETURN_IF_ERROR(weights::WriteSafetensors(path + kModelFile, train.params));
+  }
+  FB_RETURN_IF_ERROR(weights::WriteSafetensors(path + kOptimizerFile, train.optimizer));
   FB_RETURN_IF_ERROR(WriteFileAtomic(path + "/manifest.json", text));
   return SyncFolder(path);
 }
 
 }  // namespace
 
-Status WriteCheckpoint(const std::string& folder, const CheckpointData& data, int64_t keep) {
+Status WriteCheckpoint(const std::string& folder, const CheckpointData& data, int64_t keep,
+                       std::string* base_digest) {
   FB_CHECK(keep >= 1, "a run keeps at least its newest checkpoint");
   const std::string name = StepName(data.state.step);
   const std::string path = folder + "/" + name;
   const std::string aside = folder + "/.writing_" + name;
   Remove(aside);
   FB_RETURN_IF_ERROR(MakeFolders(aside));
-  if (Status written = WriteFiles(aside, data); !written.ok()) {
+  std::string digest;
+  if (base_digest == nullptr) base_digest = &digest;
+  if (Status written = WriteFiles(folder, aside, data, base_digest); !written.ok()) {
     Remove(aside);  // give the space back
     return written.WithContext(path);
   }
@@ -149,7 +176,10 @@ Result<LoadedCheckpoint> ReadCheckpoint(const std::string& path) {
   if (!manifest.ok()) return manifest.status().WithContext(path);
   LoadedCheckpoint loaded{.data = std::move(manifest->data), .path = path};
   TrainState& train = loaded.data.state.train;
-  FB_ASSIGN_OR_RETURN(train.params, ReadTensors(path + kModelFile, manifest->model_digest));
+  const std::string model = manifest->shared_base ? BasePath(fs::path(path).parent_path().string(),
+                                                             manifest->model_digest)
+                                                  : path + kModelFile;
+  FB_ASSIGN_OR_RETURN(train.params, ReadTensors(model, manifest->model_digest));
   FB_ASSIGN_OR_RETURN(train.optimizer,
                       ReadTensors(path + kOptimizerFile, manifest->optimizer_digest));
   if (!manifest->adapters_digest.empty()) {
@@ -157,6 +187,17 @@ Result<LoadedCheckpoint> ReadCheckpoint(const std::string& path) {
                         ReadTensors(path + kAdaptersFile, manifest->adapters_digest));
   }
   return loaded;
+}
+
+Status CheckBase(const TrainState& saved, const TensorMap& model) {
+  if (saved.adapters.empty()) return OkStatus();
+  const std::string base = weights::Digest(saved.params), given = weights::Digest(model);
+  if (base == given) return OkStatus();
+  return FailedPrecondition(fmt::format(
+      "the LoRA adapters of the checkpoint belong to a base model with digest {}, but model.path "
+      "holds one with digest {}: adapters mean nothing beside other weights; resume with the model "
+      "that the run was started with",
+      base, given));
 }
 
 Result<LoadedCheckpoint> LoadLatestCheckpoint(const std::string& folder) {

@@ -1,10 +1,12 @@
 // Checkpoints: what a run needs to go on after any crash, in one folder that is there whole or not
 // at all.
 //
-//   step_000123/model.safetensors      weights, Hugging Face names
+//   step_000123/model.safetensors      weights, Hugging Face names; not with LoRA
 //   step_000123/optimizer.safetensors  its state: "m.", "v.", ... before the same names
-//   step_000123/adapters.safetensors   only with LoRA: model.safetensors is the base model then
-//   step_000123/manifest.json          everything else, and the digests of both files' tensors
+//   step_000123/adapters.safetensors   only with LoRA
+//   step_000123/manifest.json          everything else, and the digests of the files' tensors
+//   base_DIGEST.safetensors            only with LoRA: the base model, which never changes, written
+//                                      once for all steps
 //   latest                             the name of the newest folder
 //
 // The manifest's committed_batch says which batches are in the weights: after a crash the weights
@@ -20,6 +22,7 @@
 #include "forebay/learner/lora.h"
 #include "forebay/learner/schedule.h"
 #include "forebay/learner/train_step.h"
+#include "forebay/weights/snapshot.h"
 
 namespace forebay::learner {
 
@@ -44,7 +47,10 @@ struct CheckpointData {
 // Writes folder/step_NNNNNN aside, syncs and renames it, points `latest` at it, then deletes all
 // but the newest `keep` (>= 1) folders. Blocks. Replaces a folder of the same step. Errors:
 // kResourceExhausted (disk full) and others of the file system; what was there before stays valid.
-Status WriteCheckpoint(const std::string& folder, const CheckpointData& data, int64_t keep);
+// `base_digest` (may be null): with LoRA, what the last call for the same base left there, so that
+// gigabytes are not digested again; "" at first.
+Status WriteCheckpoint(const std::string& folder, const CheckpointData& data, int64_t keep,
+                       std::string* base_digest = nullptr);
 
 struct LoadedCheckpoint {
   CheckpointData data;
@@ -72,6 +78,10 @@ int64_t ReleasableBatch(const std::vector<CheckpointInfo>& checkpoints, int64_t 
 // Reads one step_NNNNNN folder and checks both digests. kNotFound, kDataLoss (which file, what was
 // wrong).
 Result<LoadedCheckpoint> ReadCheckpoint(const std::string& path);
+
+// kFailedPrecondition when the adapters of a checkpoint belong to another base than `model`, which
+// a run was told to go on with. OK without adapters.
+Status CheckBase(const TrainState& saved, const weights::TensorMap& model);
 
 // The checkpoint that `latest` names, or, where that is corrupt or missing, the newest one that is
 // whole (with a note). kNotFound when the folder holds none; kDataLoss, listing each one's fault,

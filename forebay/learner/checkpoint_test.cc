@@ -21,6 +21,7 @@
 #include "forebay/learner/learner_testing.h"
 #include "forebay/learner/manifest.h"
 #include "forebay/learner/schedule.h"
+#include "forebay/weights/safetensors.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/shape.h"
 
@@ -102,6 +103,55 @@ TEST_F(Checkpoint, RoundTripKeepsEverything) {
   EXPECT_EQ(got.seed, 77);
   EXPECT_EQ(got.config_hash, "abc");
   EXPECT_EQ(got.app_state, want.app_state);
+}
+
+TEST_F(Checkpoint, TheBaseOfAdaptersIsWrittenOnceForAllSteps) {
+  CheckpointData data = Data(1);
+  data.lora = {.rank = 1};
+  const weights::TensorMap base = data.state.train.params;
+  const std::string file = "base_" + weights::Digest(base) + ".safetensors";
+  std::string digest;
+  fs::file_time_type written;
+  for (int64_t step = 1; step <= 3; ++step) {
+    data.state.step = step;
+    data.state.train.adapters = {{"a.lora_A.weight", Tensor({static_cast<float>(step)})}};
+    ASSERT_TRUE(WriteCheckpoint(folder_, data, 2, &digest).ok());
+    if (step == 1) written = fs::last_write_time(folder_ + "/" + file);
+  }
+  EXPECT_EQ(digest, weights::Digest(base));
+  EXPECT_THAT(Entries(), ElementsAre(file, "latest", "step_000002", "step_000003"));
+  EXPECT_EQ(fs::last_write_time(folder_ + "/" + file), written);
+  EXPECT_FALSE(fs::exists(folder_ + "/step_000003/model.safetensors"));
+  const auto loaded = LoadLatestCheckpoint(folder_);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
+  EXPECT_EQ(weights::Digest(loaded->data.state.train.params), weights::Digest(base));
+
+  EXPECT_TRUE(CheckBase(loaded->data.state.train, base).ok());
+  const Status other = CheckBase(loaded->data.state.train, Data(7).state.train.params);
+  EXPECT_EQ(other.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(other.message(), HasSubstr("model.path"));
+  EXPECT_TRUE(CheckBase(Data(2).state.train, base).ok());  // without adapters
+
+  // Another base in its place is refused, and so is none.
+  ASSERT_TRUE(weights::WriteSafetensors(folder_ + "/" + file, Data(7).state.train.params).ok());
+  EXPECT_EQ(LoadLatestCheckpoint(folder_).status().code(), StatusCode::kDataLoss);
+  fs::remove(folder_ + "/" + file);
+  EXPECT_EQ(LoadLatestCheckpoint(folder_).status().code(), StatusCode::kDataLoss);
+}
+
+TEST_F(Checkpoint, AManifestCannotNameAFileElsewhere) {
+  CheckpointData data = Data(1);
+  data.lora = {.rank = 1};
+  data.state.train.adapters = {{"a.lora_A.weight", Tensor({1})}};
+  ASSERT_TRUE(WriteCheckpoint(folder_, data, 2).ok());
+  const std::string path = folder_ + "/step_000001/manifest.json";
+  std::string text = ReadFile(path).value();
+  const std::string digest = weights::Digest(data.state.train.params);
+  text.replace(text.find(digest), digest.size(), "/../../../../../../../../etc/xxx");
+  std::ofstream(path, std::ios::binary) << text;
+  const auto loaded = ReadCheckpoint(folder_ + "/step_000001");
+  EXPECT_EQ(loaded.status().code(), StatusCode::kDataLoss);
+  EXPECT_THAT(loaded.status().message(), HasSubstr("no digest"));
 }
 
 TEST_F(Checkpoint, AdaptersHaveAFileAndTheirOptions) {

@@ -35,11 +35,11 @@ struct CheckpointWriter::Impl {
     }
   }
 
-  Status Write(const CheckpointData& data) const {
+  Status Write(const CheckpointData& data) {
     const TimePoint start = Now();
     CheckpointReport report{.step = data.state.step, .committed_batch = data.state.committed_batch};
     report.path = fmt::format("{}/step_{:06}", options.folder, data.state.step);
-    report.status = WriteCheckpoint(options.folder, data, options.keep);
+    report.status = WriteCheckpoint(options.folder, data, options.keep, &base_digest);
     if (report.status.ok()) {
       report.releasable_batch = ReleasableBatch(ListCheckpoints(options.folder), options.keep);
     }
@@ -50,6 +50,7 @@ struct CheckpointWriter::Impl {
 
   const Options options;
   const std::function<void(const CheckpointReport&)> written;
+  std::string base_digest;  // of the thread: a run has one base (checkpoint.h)
   Mutex mutex;
   CondVar changed;
   std::unique_ptr<CheckpointData> job FB_GUARDED_BY(mutex);

@@ -1,4 +1,4 @@
-// What the learner's options mean to its parts. Private to the learner.
+// What the learner's options mean to its parts, and to plans of a run.
 #pragma once
 
 #include <vector>

@@ -20,6 +20,11 @@ using nlohmann::json;
 
 constexpr std::string_view kFormat = "forebay-checkpoint-1";
 
+// It becomes part of a file's name.
+bool IsDigest(std::string_view text) {
+  return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == text.npos;
+}
+
 }  // namespace
 
 Result<std::string> FormatManifest(const Manifest& manifest) {
@@ -51,6 +56,7 @@ Result<std::string> FormatManifest(const Manifest& manifest) {
                  {"alpha", data.lora.alpha},
                  {"rslora", data.lora.rslora},
                  {"targets", data.lora.targets}};
+    j["shared_base"] = manifest.shared_base;
   }
   return j.dump(2) + "\n";
 }
@@ -84,6 +90,7 @@ Result<Manifest> ParseManifest(std::string_view text) {
     data.app_state = j.at("app").dump();
     if (j.contains("lora")) {
       manifest.adapters_digest = j.at("digests").at("adapters").get<std::string>();
+      manifest.shared_base = j.value("shared_base", false);
       const json& lora = j.at("lora");
       data.lora = {.rank = lora.at("rank").get<int64_t>(),
                    .alpha = lora.at("alpha").get<double>(),
@@ -95,6 +102,9 @@ Result<Manifest> ParseManifest(std::string_view text) {
     }
   } catch (const std::exception& e) {
     return DataLoss(fmt::format("manifest.json is damaged: {}", e.what()));
+  }
+  if (manifest.shared_base && !IsDigest(manifest.model_digest)) {
+    return DataLoss("manifest.json holds no digest of the model, but something else");
   }
   if (data.state.step < 0 || data.state.train.updates < 0 || data.state.policy_version < 0 ||
       data.state.committed_batch < 0) {

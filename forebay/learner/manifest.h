@@ -13,6 +13,8 @@ struct Manifest {
   CheckpointData data;  // without tensors
   std::string model_digest, optimizer_digest;
   std::string adapters_digest;  // "": no adapters
+  // The base is beside the steps' folders, not in each of them (checkpoint.h).
+  bool shared_base = false;
 };
 
 // Deterministic text. kInvalidArgument when app_state is not JSON.

@@ -23,6 +23,13 @@ serve(Test)
 
 
 class ConfigurationTest(ForebayTest):
+    def test_a_mistyped_command_names_the_nearest(self):
+        self.assert_fails(self.forebay("trian", "x.toml"), 2, "'forebay trian'", "the nearest is 'forebay train'")
+        self.assert_fails(self.forebay("buffer", "serv", "x"), 2, "the nearest is 'forebay buffer serve'")
+        done = self.forebay("zzzzzzzz")
+        self.assert_fails(done, 2, "forebay --help")
+        self.assertNotIn("nearest", done.stderr)
+
     def test_unknown_key_names_the_nearest(self):
         done = self.train(self.write("c.toml", SMALL + "\n[learner2]\nx = 1\n"))
         self.assert_fails(done, 2, "unknown key 'learner2'")

@@ -24,6 +24,9 @@ class BufferServeTest(ForebayTest):
         while (line := server.stdout.readline()) and not line.startswith("serving on"):
             pass
         self.assertEqual(line.strip(), f"serving on {self.address}")
+        how_to = "".join(server.stdout.readline() for _ in range(4))
+        for part in ("train, eval: groups of 2", "survives power loss", f'BufferClient("{self.address}"', "buffer stat"):
+            self.assertIn(part, how_to)
         return server
 
     @property

@@ -75,6 +75,22 @@ class KillTest(ForebayTest):
         for line in self.lines("metrics.jsonl"):
             self.assertLessEqual(max(map(int, line["staleness"])), 2)
 
+    def test_an_interrupt_while_compiling_ends_it_and_audit_says_so(self):
+        config = self.write("c.toml", SMALL)
+        process = subprocess.Popen(self.command("train", config, "--run", self.run_folder), stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True, cwd=self.folder)
+        while (line := process.stdout.readline()) and line.strip() != "compiling":
+            pass
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        self.assertIn(process.returncode, (-signal.SIGINT, 130))
+        audit = self.forebay("audit", self.run_folder)
+        self.assertEqual(audit.returncode, 0, audit.stderr)
+        self.assertIn("No step was trained", audit.stdout)
+        # It was no run yet: the same command starts one.
+        done = self.train(config, "--set", "run.steps=1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_D7_resuming_at_the_target_does_nothing(self):
         config = self.write("c.toml", SMALL.replace("steps = 6", "steps = 2"))
         self.assertEqual(self.train(config).returncode, 0)

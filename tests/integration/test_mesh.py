@@ -19,10 +19,21 @@ class MeshTest(ForebayTest):
     def test_what_does_not_divide_is_refused(self):
         config = self.write("c.toml", SMALL)
         self.assert_fails(self.train(config, "--virtual-devices", 2, "--set", "mesh.fsdp=4"), 2, "virtual_devices", "4")
-        # One key/value head over two devices.
-        self.assert_fails(self.train(config, "--virtual-devices", 3, "--set", "mesh.tensor=3"), 2, "tensor")
-        self.assert_fails(self.train(config, "--virtual-devices", 2, "--set", "mesh.fsdp=2", "--set",
-                                     "learner.optimizer=muon"), 2, "adamw or lion")
+        self.assert_fails(self.train(config, "--virtual-devices", 3, "--set", "mesh.tensor=3"), 2,
+                          "mesh.tensor = 3", "num_attention_heads", "it may be 1")
+        self.assert_fails(self.train(config, "--virtual-devices", 3, "--set", "mesh.fsdp=3"), 2,
+                          "mesh.fsdp", "hidden_size", "it may be 1, 2, 4")
+        self.assert_fails(self.train(config, "--virtual-devices", 3, "--set", "mesh.context=3",
+                                     "--set", "learner.row_lengths=[256]"), 2, "multiples of 3", "258")
+        # The CPU plugin shows one device.
+        self.assert_fails(self.train(config, "--set", "mesh.data=2"), 2, "there is 1", "--virtual-devices 2")
+
+    def test_every_optimizer_trains(self):
+        config = self.write("c.toml", SMALL)
+        for optimizer in ("adamw_8bit", "adafactor", "muon"):
+            done = self.train(config, "--virtual-devices", 2, "--set", "mesh.fsdp=2", "--set", "run.steps=1",
+                              "--set", "learner.optimizer=" + optimizer, "--overwrite", timeout=300)
+            self.assertEqual(done.returncode, 0, done.stderr)
 
 
 if __name__ == "__main__":
