@@ -21,6 +21,7 @@
 #include "forebay/weights/dequantize.h"
 #include "forebay/weights/gguf.h"
 #include "forebay/weights/gguf_family.h"
+#include "forebay/weights/gguf_rope.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/shape.h"
 
@@ -92,19 +93,6 @@ Status CheckSupported(const GgufFile& file, const GgufFamily& family) {
       return InvalidArgument(fmt::format("a GGUF {} with experts ({}) is not supported",
                                          family.architecture, expert_key));
     }
-  }
-  const std::string scaling_key = Key(family, "rope.scaling.type");
-  if (file.Has(scaling_key)) {
-    FB_ASSIGN_OR_RETURN(const std::string_view scaling, file.String(scaling_key));
-    const bool linear = scaling == "linear" && family.architecture == "gemma3";
-    if (scaling != "none" && !linear) {
-      return InvalidArgument(fmt::format("{} {} is not supported", scaling_key, scaling));
-    }
-  }
-  if (file.tensors().contains("rope_freqs.weight")) {
-    return InvalidArgument(
-        "the GGUF file scales its rotary frequencies (rope_freqs.weight, as Llama 3.1 does), "
-        "which is not supported: use the Hugging Face folder of the model");
   }
   return OkStatus();
 }
@@ -287,13 +275,16 @@ Status AddGemmaKeys(const GgufFile& file, const GgufFamily& family, const Sizes&
   (*config)["rope_local_base_freq"] = local;
   (*config)["query_pre_attn_scalar"] =
       sizes.layers == kLayersOf27B ? sizes.width / sizes.heads : sizes.head_dim;
-  const std::string scaling_key = Key(family, "rope.scaling.type");
-  if (!file.Has(scaling_key)) return OkStatus();
-  FB_ASSIGN_OR_RETURN(const std::string_view scaling, file.String(scaling_key));
-  if (scaling != "linear") return OkStatus();
-  FB_ASSIGN_OR_RETURN(const double factor, PositiveOr(file, Key(family, "rope.scaling.factor"), 1));
-  (*config)["rope_scaling"] = {{"rope_type", "linear"}, {"factor", factor}};
   return OkStatus();
+}
+
+Result<double> RopeTheta(const GgufFile& file, const GgufFamily& family) {
+  return PositiveOr(file, Key(family, "rope.freq_base"), family.rope_theta);
+}
+
+Result<Json> RopeScaling(const GgufFile& file, const GgufFamily& family, const Sizes& sizes) {
+  FB_ASSIGN_OR_RETURN(const double theta, RopeTheta(file, family));
+  return GgufRopeScaling(file, family.architecture, sizes.head_dim, theta);
 }
 
 }  // namespace
@@ -306,8 +297,8 @@ Result<std::string> GgufConfigJson(const GgufFile& file) {
   FB_ASSIGN_OR_RETURN(
       const double rms_eps,
       PositiveOr(file, Key(family, "attention.layer_norm_rms_epsilon"), family.rms_eps));
-  FB_ASSIGN_OR_RETURN(const double rope_theta,
-                      PositiveOr(file, Key(family, "rope.freq_base"), family.rope_theta));
+  FB_ASSIGN_OR_RETURN(const double rope_theta, RopeTheta(file, family));
+  FB_ASSIGN_OR_RETURN(Json rope_scaling, RopeScaling(file, family, sizes));
   Json config = {{"architectures", Json::array({family.hugging_face})},
                  {"model_type", family.model_type},
                  {"vocab_size", vocab_size},
@@ -321,7 +312,7 @@ Result<std::string> GgufConfigJson(const GgufFile& file) {
                  {"max_position_embeddings", sizes.context},
                  {"rms_norm_eps", rms_eps},
                  {"rope_theta", rope_theta},
-                 {"rope_scaling", nullptr},
+                 {"rope_scaling", std::move(rope_scaling)},
                  {"attention_dropout", 0.0},
                  {"tie_word_embeddings", !file.tensors().contains("output.weight")},
                  {"initializer_range", 0.02},
@@ -352,8 +343,10 @@ Result<TensorMap> GgufTensors(const GgufFile& file) {
   FB_ASSIGN_OR_RETURN(const GgufFamily family, GgufFamilyOf(file));
   FB_RETURN_IF_ERROR(CheckSupported(file, family));
   FB_ASSIGN_OR_RETURN(const Sizes sizes, ReadSizes(file, family));
+  FB_RETURN_IF_ERROR(RopeScaling(file, family, sizes).status());
   TensorMap tensors;
   for (const auto& [name, tensor] : file.tensors()) {
+    if (name == kRopeDivisors) continue;  // in the config
     const auto target = TargetOf(name, sizes, family);
     if (!target) {
       return InvalidArgument(fmt::format("the GGUF tensor {} does not belong to a {} of {} layers",

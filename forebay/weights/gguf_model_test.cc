@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <numbers>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +44,18 @@ class GgufModelTest : public testing::Test {
     if (!file.ok()) return file.status();
     FB_RETURN_IF_ERROR(GgufConfigJson(*file).status());
     return GgufTensors(*file).status();
+  }
+
+  // "rope_scaling" of the config, or why it or the tensors cannot be had.
+  static Json RopeScaling(const GgufBuilder& builder) {
+    const std::string bytes = builder.Build();
+    const auto file = GgufFile::Parse(BytesOf(bytes));
+    if (!file.ok()) return file.status().message();
+    const auto config = GgufConfigJson(*file);
+    const Status tensors = GgufTensors(*file).status();
+    EXPECT_EQ(config.ok(), tensors.ok());
+    if (!config.ok()) return config.status().message();
+    return Json::parse(*config)["rope_scaling"];
   }
 
   TensorMap checkpoint_;
@@ -130,6 +145,56 @@ TEST_F(GgufModelTest, WhatTheArchitectureCannotDoIsRefusedByName) {
   builder_.Uint("llama.expert_count", 0);
   builder_.String("llama.rope.scaling.type", "none");
   EXPECT_EQ(Convert(), OkStatus());
+}
+
+// As llama.cpp writes it for Llama 3.1 to 3.3: a divisor for each frequency.
+TEST_F(GgufModelTest, Llama3DivisorsBecomeItsRopeScaling) {
+  const auto divisors = [](double factor, double context) {
+    std::vector<float> values;
+    for (int i = 0; i < 8; ++i) {
+      const double turns = context * std::pow(1e4, -i / 8.0) / (2 * std::numbers::pi);
+      const double kept = std::clamp((turns - 1) / 3, 0.0, 1.0);
+      values.push_back(static_cast<float>(1 / ((1 - kept) / factor + kept)));
+    }
+    return values;
+  };
+  const auto config_of = [&](const std::vector<float>& values) {
+    GgufBuilder builder = builder_;
+    builder.FloatTensor("rope_freqs.weight", {static_cast<int64_t>(values.size())}, values);
+    return RopeScaling(builder);
+  };
+  EXPECT_EQ(config_of(divisors(32, 8192)), Json({{"rope_type", "llama3"},
+                                                 {"factor", 32.0},
+                                                 {"low_freq_factor", 1.0},
+                                                 {"high_freq_factor", 4.0},
+                                                 {"original_max_position_embeddings", 8192}}));
+  EXPECT_TRUE(config_of(std::vector<float>(8, 1.0F)).is_null());
+  EXPECT_THAT(config_of(divisors(8, 100)).get<std::string>(),
+              HasSubstr("another way than Llama 3"));
+  EXPECT_THAT(config_of(std::vector<float>(7, 1.0F)).get<std::string>(),
+              HasSubstr("8 f32 numbers"));
+}
+
+TEST_F(GgufModelTest, LinearAndYarnRotationsAreReadAndOthersRefused) {
+  GgufBuilder builder = builder_;
+  builder.String("llama.rope.scaling.type", "linear");
+  EXPECT_THAT(RopeScaling(builder).get<std::string>(),
+              HasSubstr("needs llama.rope.scaling.factor"));
+  builder.Float("llama.rope.scaling.factor", 4);
+  EXPECT_EQ(RopeScaling(builder), Json({{"rope_type", "linear"}, {"factor", 4.0}}));
+  builder = builder_;
+  builder.String("llama.rope.scaling.type", "yarn");
+  builder.Float("llama.rope.scaling.factor", 4);
+  EXPECT_THAT(RopeScaling(builder).get<std::string>(), HasSubstr("original_context_length"));
+  builder.Uint("llama.rope.scaling.original_context_length", 512);
+  EXPECT_EQ(
+      RopeScaling(builder),
+      Json({{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}}));
+  builder.Float("llama.rope.scaling.yarn_beta_fast", 16);
+  EXPECT_THAT(RopeScaling(builder).get<std::string>(), HasSubstr("yarn_beta_fast"));
+  builder = builder_;
+  builder.String("llama.rope.scaling.type", "longrope");
+  EXPECT_THAT(RopeScaling(builder).get<std::string>(), HasSubstr("longrope is not supported"));
 }
 
 TEST(GgufModelMetadataTest, SizesThatCannotBeAreRefused) {
