@@ -13,7 +13,7 @@ import time
 import traceback
 from typing import Any, Callable, Dict, Optional, Union
 
-from . import _protocol
+from . import _guard, _protocol
 from .environment import AsyncEnvironment, Environment, GraderError, begin_call
 
 _END_S_MAX = 5.0  # for episodes to close after the end of stdin
@@ -31,6 +31,7 @@ def serve(make_env: MakeEnv, name: str = "", asynchronous: Optional[bool] = None
     asynchronous: whether make_env makes AsyncEnvironments; None: if it is such a class.
     """
     source, sink = _protocol.capture_stdio()
+    _guard.start()
     channel = _protocol.Channel(sink)
     if asynchronous is None:
         asynchronous = isinstance(make_env, type) and issubclass(make_env, AsyncEnvironment)

@@ -1,5 +1,6 @@
 """Goal: what a user's class returns or raises becomes the right line, whatever it is, and nothing else reaches stdout."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 import unittest
 from unittest import mock
 from typing import Any, Dict, List
@@ -21,13 +23,15 @@ HEADER = "import asyncio, os, sys, threading, time\nfrom forebay import *\n"
 class Served:
     """A served environment at the other end of pipes."""
 
-    def __init__(self, body: str, episodes: int = 4, hello: bool = True, line_bytes_max: int = 4 << 20) -> None:
+    def __init__(self, body: str, episodes: int = 4, hello: bool = True, line_bytes_max: int = 4 << 20,
+                 leader: bool = False) -> None:
         self._file = tempfile.NamedTemporaryFile("w", suffix=".py")
         self._file.write(HEADER + textwrap.dedent(body) + "\nserve(Env)\n")
         self._file.flush()
         self.process = subprocess.Popen(
             [sys.executable, self._file.name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": PYTHON, "FOREBAY_ENV": "1", "PYTHONDONTWRITEBYTECODE": "1"})
+            env={**os.environ, "PYTHONPATH": PYTHON, "FOREBAY_ENV": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+            start_new_session=leader)
         if hello:
             self.say({"forebay_env": 1, "episodes": episodes, "line_bytes_max": line_bytes_max})
             self.hello = self.hear()
@@ -221,6 +225,39 @@ class ServeTest(unittest.TestCase):
         self.assertEqual(s.hear(), {"closed": 2})
         s.step(1, 6, "")
         self.assertEqual(s.hear()["messages"][0]["content"], "y")
+
+    def test_what_it_started_ends_when_it_is_killed(self) -> None:
+        s = self.serve("""
+            import multiprocessing, subprocess
+            class Env(Environment):
+                def reset(self, task, split, seed):
+                    multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,)).start()
+                    return str(subprocess.Popen(["sleep", "1000"]).pid)
+            """, leader=True)
+        s.reset(1)
+        pid = int(s.hear()["messages"][0]["content"])
+        self.assertIn(b"sleep", pathlib.Path(f"/proc/{pid}/cmdline").read_bytes())
+        s.process.kill()  # the process alone, as the kernel does when Forebay is killed
+        s.process.wait()
+        for _ in range(3000):
+            try:
+                os.killpg(s.process.pid, 0)
+            except ProcessLookupError:
+                return
+            if all(state == "Z" for state in self.states(s.process.pid)):
+                return  # nobody collects orphans in this container
+            time.sleep(0.01)
+        self.fail("processes are left")
+
+    def states(self, group: int) -> List[str]:
+        """Of the processes of a group."""
+        found = []
+        for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                fields = stat.read_text().rpartition(")")[2].split()
+                if int(fields[2]) == group:
+                    found.append(fields[0])
+        return found
 
     def test_an_answer_longer_than_a_line_is_an_error(self) -> None:
         s = self.serve("""
