@@ -267,7 +267,7 @@ RunActors::~RunActors() {
     environments_.reset();
   });
   loop_->Stop();
-  thread_.join();
+  thread_.join();  // may wait: the destructor's thread is another one
   workers_.reset();  // jobs of abandoned episodes, with what they refer to still there
 }
 
@@ -277,13 +277,13 @@ void RunActors::OnLoop(const std::function<void()>& fn) {
     fn();
     done.set_value();
   });
-  done.get_future().wait();
+  done.get_future().wait();  // may wait: the caller's thread is another one
 }
 
 void RunActors::Await(std::function<Task<void>()> make) {
   std::promise<void> done;
   loop_->Post([&] { loop_->Spawn(make(), [&] { done.set_value(); }); });
-  done.get_future().wait();
+  done.get_future().wait();  // may wait: the caller's thread is another one
 }
 
 Result<std::unique_ptr<RunActors>> RunActors::Create(const Deps& deps) {

@@ -45,6 +45,7 @@ Status Probe(const SandboxOptions& options) {
                         ChildProcess::Start(SandboxProcess(options, {"true"})));
     process->input().Close();
     pollfd end{.fd = process->exit_fd(), .events = POLLIN, .revents = 0};
+    // may wait: once, when the pool is made
     while (poll(&end, 1, kProbeMsMax) < 0 && errno == EINTR) {
     }
     const std::optional<ExitStatus> status = process->Poll();

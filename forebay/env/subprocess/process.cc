@@ -208,6 +208,7 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
 }
 
 void Reap(pid_t pid) {
+  // may wait: for the end of what was killed, microseconds
   while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
