@@ -5,6 +5,9 @@
 // something else does not count. Ours runs as a run's learner does: through TrainStep, upload of
 // the batch and download of the metrics included, and with the entropy of every token, which the
 // peer leaves out.
+//
+// That times steps one by one. dispatch_gap_fraction is of a run (dispatch_gap.h): what a learner
+// adds between them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,6 +22,7 @@
 #include <vector>
 
 #include "bench/benchmarks.h"
+#include "bench/dispatch_gap.h"
 #include "bench/harness.h"
 #include "bench/jax_step.h"
 #include "bench/smollm2.h"
@@ -124,7 +128,7 @@ Result<nlohmann::ordered_json> LearnerBench(const BenchOptions& options) {
   const learner::TrainStepOptions step_options{.buckets = {kShape}};
   options.Say("compiling our step");
   FB_ASSIGN_OR_RETURN(
-      const std::unique_ptr<learner::TrainStep> step,
+      std::unique_ptr<learner::TrainStep> step,
       learner::TrainStep::Create(*client, *smol.model, step_options, {.params = smol.tensors}));
   learner::StepOutcome first;
   std::vector<Side> sides;
@@ -229,6 +233,16 @@ Result<nlohmann::ordered_json> LearnerBench(const BenchOptions& options) {
       torch[torch_variants[i]]["step_seconds"] = ToJson(times[torch_at + i].seconds);
     }
   }
+  // A run needs the memory of all these.
+  sides.clear();
+  step.reset();
+  peers.clear();
+  torches.clear();
+  FB_ASSIGN_OR_RETURN(auto dispatch, MeasureDispatchGap({.steps = options.quick ? 2 : 5,
+                                                         .checkpoint = !options.quick},
+                                                        options, smol, *client));
+  fields["dispatch_gap_fraction"] = dispatch["dispatch_gap_fraction"];
+  fields["dispatch"] = std::move(dispatch);
   return fields;
 }
 
