@@ -53,6 +53,15 @@ Status CheckTrainable(const Trajectory& t, const buffer::Batch& batch, int64_t m
   return OkStatus();
 }
 
+// Loss tokens of a trajectory that something predicts, over its branches.
+int64_t TrainableTokensOf(const Trajectory& t) {
+  int64_t out = 0;
+  for (const auto& [begin, end] : Branches(t)) {
+    out += TrainableTokens(std::span<const uint8_t>(t.loss_mask).subspan(begin, end - begin));
+  }
+  return out;
+}
+
 void Describe(const buffer::Batch& batch, std::span<const double> rewards, StepMetrics* metrics) {
   std::set<int64_t> groups;
   int64_t ages = 0;
@@ -61,10 +70,11 @@ void Describe(const buffer::Batch& batch, std::span<const double> rewards, StepM
     digests += BytesDigest(Encode(*t));
     groups.insert(t->id.group_id);
     metrics->trajectory_ids.push_back(t->id.trajectory_id);
-    const auto tokens = static_cast<int64_t>(t->tokens.size());
-    metrics->tokens += tokens;
-    metrics->loss_tokens += TrainableTokens(t->loss_mask);
-    ++metrics->lengths[tokens];
+    metrics->tokens += static_cast<int64_t>(t->tokens.size());
+    metrics->loss_tokens += TrainableTokensOf(*t);
+    for (const auto& [begin, end] : Branches(*t)) {
+      ++metrics->lengths[static_cast<int64_t>(end - begin)];
+    }
     if (t->min_version() < 0) continue;
     const int64_t age = batch.learner_version - t->min_version();
     ++metrics->staleness[age];
@@ -85,13 +95,14 @@ void Describe(const buffer::Batch& batch, std::span<const double> rewards, StepM
   metrics->reward_std = SampleStdDev(rewards);
 }
 
-// The sequences that have a part in the step, with the weights of the whole batch.
+// The sequences that have a part in the step, with the weights of the whole batch: one for each
+// branch of a trajectory, all with its advantage and the weight of its tokens.
 std::vector<TrainSequence> Sequences(const buffer::Batch& batch, const TrainBatchOptions& options,
                                      std::span<const double> rewards, StepMetrics* metrics) {
   std::vector<int64_t> groups, loss_tokens;
   for (const auto& t : batch.trajectories) {
     groups.push_back(t->id.group_id);
-    loss_tokens.push_back(TrainableTokens(t->loss_mask));
+    loss_tokens.push_back(TrainableTokensOf(*t));
   }
   const auto advantages = Advantages(options.advantage, rewards, groups);
   const auto weights = TokenWeights(options.aggregation, loss_tokens);
@@ -102,8 +113,14 @@ std::vector<TrainSequence> Sequences(const buffer::Batch& batch, const TrainBatc
   for (size_t i = 0; i < batch.trajectories.size(); ++i) {
     if (loss_tokens[i] == 0 || (options.skip_zero_advantage && advantages[i] == 0)) continue;
     const Trajectory& t = *batch.trajectories[i];
-    sequences.push_back(
-        {t.tokens, t.loss_mask, t.rollout_logprobs, advantages[i], weights[i], t.temperature});
+    const std::span<const uint8_t> loss_mask = t.loss_mask;
+    for (const auto& [begin, end] : Branches(t)) {
+      const size_t n = end - begin;
+      if (TrainableTokens(loss_mask.subspan(begin, n)) == 0) continue;
+      sequences.push_back({std::span(t.tokens).subspan(begin, n), loss_mask.subspan(begin, n),
+                           std::span(t.rollout_logprobs).subspan(begin, n), advantages[i],
+                           weights[i], t.temperature});
+    }
   }
   return sequences;
 }

@@ -115,6 +115,35 @@ TEST(TrainBatch, B5_PartlyStaleGroupsOfUnequalSizeAreTrainedOn) {
   EXPECT_FALSE(built->micro_batches.empty());
 }
 
+// An agent that rewrote its history: its branches are sequences of their own, which no attention
+// connects, and together they weigh what a trajectory of as many tokens weighs.
+TEST(TrainBatch, BranchesOfATrajectoryAreSequencesOfTheirOwn) {
+  Trajectory whole = Sample(1, 0, 1);
+  const Trajectory second = Sample(1, 5, 0);
+  const auto cut = static_cast<int32_t>(whole.tokens.size());
+  whole.tokens.insert(whole.tokens.end(), second.tokens.begin(), second.tokens.end());
+  whole.loss_mask.insert(whole.loss_mask.end(), second.loss_mask.begin(), second.loss_mask.end());
+  whole.rollout_logprobs.insert(whole.rollout_logprobs.end(), second.rollout_logprobs.begin(),
+                                second.rollout_logprobs.end());
+  whole.versions[0].tokens += second.versions[0].tokens;
+  for (Turn turn : second.turns) {
+    turn.begin += cut;
+    turn.end += cut;
+    whole.turns.push_back(turn);
+  }
+  ASSERT_TRUE(Validate(whole).ok());
+  const auto built = BuildTrainBatch(BatchOf({whole, Sample(1, 1, 0)}, 3), {}, kShapes);
+  ASSERT_TRUE(built.ok()) << built.status().ToString();
+  EXPECT_EQ(built->lengths.size(), 3U);
+  EXPECT_EQ(built->metrics.trajectories, 2);
+  EXPECT_NEAR(WeightSum(*built), 1, 1e-5);
+  EXPECT_EQ(built->metrics.loss_tokens,
+            whole.loss_tokens() + Sample(1, 1, 0).loss_tokens());  // no token opens a branch here
+  int64_t loss_tokens = 0;
+  for (const auto& micro : built->micro_batches) loss_tokens += micro.loss_tokens;
+  EXPECT_EQ(loss_tokens, built->metrics.loss_tokens);
+}
+
 TEST(TrainBatch, D4_StalenessIsRefusedAtTheLastMoment) {
   const auto built = BuildTrainBatch(BatchOf({Sample(1, 0, 1, 2), Sample(1, 1, 0, 3)}, 5),
                                      {.max_staleness = 2}, kShapes);

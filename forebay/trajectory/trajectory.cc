@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "fmt/core.h"
 #include "forebay/base/check.h"
@@ -139,6 +140,19 @@ int64_t Trajectory::min_version() const {
 int64_t Trajectory::max_version() const {
   if (versions.empty()) return -1;
   return std::ranges::max(versions, {}, &VersionRun::policy_version).policy_version;
+}
+
+std::vector<TokenRange> Branches(const Trajectory& trajectory) {
+  std::vector<TokenRange> out = {{.begin = 0, .end = trajectory.tokens.size()}};
+  for (const Turn& turn : trajectory.turns) {
+    const auto begin = static_cast<size_t>(turn.begin);
+    if (turn.kind != TurnKind::kPrompt || turn.begin == turn.end || begin == out.back().begin) {
+      continue;
+    }
+    out.back().end = begin;
+    out.push_back({.begin = begin, .end = trajectory.tokens.size()});
+  }
+  return out;
 }
 
 Status Validate(const Trajectory& t) {

@@ -5,6 +5,7 @@
 // Columns are immutable once appended.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -55,6 +56,8 @@ struct Spans {
   friend bool operator==(const Spans&, const Spans&) = default;
 };
 
+// A turn of kind prompt that is not the first begins a new branch: what stands before it was not
+// seen by what comes after (an agent that rewrites its history leaves several).
 struct Turn {
   TurnKind kind = TurnKind::kPrompt;
   int32_t begin = 0, end = 0;  // token range [begin, end)
@@ -102,6 +105,15 @@ struct Trajectory {
 // kInvalidArgument when columns disagree (lengths, mask values, version runs, turn ranges,
 // non-finite numbers): what Encode refuses and Decode never returns.
 Status Validate(const Trajectory& trajectory);
+
+// A range of tokens [begin, end).
+struct TokenRange {
+  size_t begin = 0, end = 0;
+  friend bool operator==(const TokenRange&, const TokenRange&) = default;
+};
+// The sequences in it that were each seen as a whole, in order: at least one; together they are all
+// tokens. Of a valid trajectory.
+std::vector<TokenRange> Branches(const Trajectory& trajectory);
 
 // The wire and log form: little-endian, versioned, columns after a header (trajectory/codec.cc
 // documents it). Encode CHECKs Validate.

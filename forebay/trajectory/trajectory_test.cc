@@ -53,6 +53,20 @@ TEST(Trajectory, SumsAndVersions) {
   EXPECT_TRUE(Validate(empty).ok());
 }
 
+TEST(Trajectory, BranchesBeginWithAPromptTurn) {
+  Trajectory t;
+  EXPECT_EQ(Branches(t), (std::vector<TokenRange>{{0, 0}}));
+  t.tokens.resize(10);
+  EXPECT_EQ(Branches(t), (std::vector<TokenRange>{{0, 10}}));
+  t.turns = {{.kind = TurnKind::kPrompt, .begin = 0, .end = 2},
+             {.kind = TurnKind::kAction, .begin = 2, .end = 4},
+             {.kind = TurnKind::kObservation, .begin = 4, .end = 5},
+             {.kind = TurnKind::kPrompt, .begin = 5, .end = 5},  // of nothing
+             {.kind = TurnKind::kPrompt, .begin = 6, .end = 9},
+             {.kind = TurnKind::kAction, .begin = 9, .end = 10}};
+  EXPECT_EQ(Branches(t), (std::vector<TokenRange>{{0, 6}, {6, 10}}));
+}
+
 TEST(Validate, NamesWhatIsWrong) {
   struct Case {
     std::function<void(Trajectory&)> spoil;

@@ -61,7 +61,10 @@ class Server final : public HttpServer {
  public:
   Server(Loop& loop, HttpServerOptions options, Handler handler)
       : loop_(loop), options_(std::move(options)), handler_(std::move(handler)) {}
-  ~Server() override { FB_CHECK(active_.empty(), "Stop an HttpServer before its end"); }
+  ~Server() override {
+    FB_CHECK(active_.empty(), "Stop an HttpServer before its end");
+    CloseListeners();
+  }
 
   Status Listen() {
     if (!options_.certificate_file.empty() || !options_.key_file.empty()) {
@@ -95,11 +98,7 @@ class Server final : public HttpServer {
 
   Task<void> Stop(TimePoint deadline) override {
     stopping_ = true;
-    for (Listener& listener : listeners_) {
-      loop_.Forget(listener.fd.get());
-      listener.fd.Close();
-      if (listener.is_unix) unlink(listener.path.c_str());
-    }
+    CloseListeners();
     if (accept_timer_ != 0) loop_.Cancel(accept_timer_);
     for (const auto& connection : idle_) connection->Close();
     const http::ScopedTimer timer(loop_, deadline, [this] {
@@ -119,6 +118,14 @@ class Server final : public HttpServer {
     bool is_unix = false;
     std::string path;
   };
+
+  void CloseListeners() {
+    for (Listener& listener : listeners_) {
+      loop_.Forget(listener.fd.get());
+      if (listener.is_unix) unlink(listener.path.c_str());
+    }
+    listeners_.clear();
+  }
 
   void WaitForClients(size_t i) {
     loop_.WhenReadable(listeners_[i].fd.get(), [this, i] { Accept(i); });

@@ -140,7 +140,10 @@ Status TakeEvent(const CompletionDeps& deps, Call* call, GenerationEvent event) 
                         .top_logprobs = std::move(token->top_logprobs)});
   }
   auto& result = std::get<Result<GenerateResult>>(event.what);
-  if (!result.ok()) return result.status();
+  if (!result.ok()) {
+    if (deps.hooks != nullptr && deps.hooks->failed) deps.hooks->failed(result.status());
+    return result.status();
+  }
   FB_RETURN_IF_ERROR(answer.Finish(*result));
   call->results[event.request] = std::move(*result);
   if (deps.hooks != nullptr && deps.hooks->finished) {
@@ -340,6 +343,9 @@ Task<CompletionEnd> Complete(CompletionDeps deps, HttpExchange& exchange, ApiKin
       Generation::Start(*deps.loop, *deps.model->engine, std::move(call.generate), stream);
   exchange.OnDisconnect([generation] { generation->Cancel(); });
   if (exchange.disconnected()) generation->Cancel();
+  if (deps.hooks != nullptr && deps.hooks->running) {
+    deps.hooks->running([generation] { generation->Cancel(); });
+  }
   Task<CompletionEnd> completing = stream ? CompleteStream(deps, exchange, &call, generation)
                                           : CompleteWhole(deps, exchange, &call, generation);
   co_return co_await std::move(completing);

@@ -10,6 +10,7 @@
 #include "forebay/base/clock.h"
 #include "forebay/base/http_server.h"
 #include "forebay/base/loop.h"
+#include "forebay/base/status.h"
 #include "forebay/base/task.h"
 #include "forebay/rollout/engine.h"
 #include "forebay/rollout/openai_server.h"
@@ -27,8 +28,12 @@ struct CompletionHooks {
   // The prompts' tokens instead of MakePrompts.
   std::function<std::optional<ApiError>(const ApiRequest&, std::vector<std::vector<int32_t>>*)>
       prompts;
+  // The engine works on it now; the argument cancels that, until Complete has returned.
+  std::function<void(std::function<void()> cancel)> running;
   // Before the client is told of it: a choice is complete. `prompt`: its place among the prompts.
   std::function<void(size_t prompt, const GenerateResult&, const Answer&)> finished;
+  // The engine failed, also because the client went away (kCancelled).
+  std::function<void(const Status&)> failed;
 };
 
 struct CompletionDeps {

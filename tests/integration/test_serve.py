@@ -1,0 +1,145 @@
+"""Goal: `forebay serve` answers what OpenAI's clients send, end to end on a real (tiny) model, with nothing but the
+standard library on this side."""
+import http.client
+import json
+import re
+import signal
+import subprocess
+import unittest
+
+from forebay_run import SMALL, ForebayTest
+
+CHAT = "/v1/chat/completions"
+
+
+class ServeTest(ForebayTest):
+    def serve(self, *args) -> subprocess.Popen:
+        server = subprocess.Popen(self.command("serve", *args, "--port", 0, "--slots", 4, "--context", 256, "--seed", 1),
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(server.communicate)
+        self.addCleanup(server.kill)
+        lines = []
+        while line := server.stdout.readline():
+            lines.append(line)
+            if found := re.match(r"serving (\S+) on http://127\.0\.0\.1:(\d+)$", line.strip()):
+                self.name, self.port = found.group(1), int(found.group(2))
+                return server
+        self.fail("".join(lines) + server.stderr.read())
+
+    def request(self, method: str, path: str, body=None, headers=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        self.addCleanup(connection.close)
+        data = None if body is None else json.dumps(body)
+        connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
+        return connection.getresponse()
+
+    def ask(self, path: str, **body) -> dict:
+        response = self.request("POST", path, body)
+        answer = json.loads(response.read())
+        self.assertEqual(response.status, 200, answer)
+        return answer
+
+    def chunks(self, path: str, **body) -> list:
+        response = self.request("POST", path, {**body, "stream": True})
+        self.assertEqual(response.status, 200)
+        events = [line[6:] for line in response.read().decode().split("\n") if line.startswith("data: ")]
+        self.assertEqual(events.pop(), "[DONE]")
+        return [json.loads(event) for event in events]
+
+    def test_a_tiny_model(self):
+        server = self.serve("tiny:", "--name", "small")
+        messages = [{"role": "user", "content": "Hello"}]
+        ask = {"model": "small", "messages": messages, "max_tokens": 12, "seed": 7, "logprobs": True, "top_logprobs": 3,
+               "return_token_ids": True}
+
+        whole = self.ask(CHAT, **ask)
+        choice = whole["choices"][0]
+        tokens = choice["token_ids"]
+        logprobs = [entry["logprob"] for entry in choice["logprobs"]["content"]]
+        self.assertEqual(whole["usage"]["completion_tokens"], len(tokens))
+        self.assertEqual(len(logprobs), len(tokens))
+        self.assertTrue(all(logprob < 0 for logprob in logprobs))
+        self.assertTrue(all(len(entry["top_logprobs"]) == 3 for entry in choice["logprobs"]["content"]))
+        prompt = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+        marks = 2 * len("<|im_start|>") + len("<|im_end|>")  # one token each; else a token a byte
+        self.assertEqual(len(whole["prompt_token_ids"]), len(prompt) - marks + 3)
+        self.assertEqual(choice["policy_versions"], [{"policy_version": 0, "tokens": len(tokens)}])
+
+        # The same in a stream, and as tokens: seed, prompt and weights decide.
+        streamed = self.chunks(CHAT, **ask, stream_options={"include_usage": True})
+        self.assertEqual([i for chunk in streamed for c in chunk["choices"] for i in c.get("token_ids", [])], tokens)
+        self.assertEqual("".join(c["delta"].get("content") or "" for chunk in streamed for c in chunk["choices"]),
+                         choice["message"]["content"])
+        self.assertEqual(streamed[-1]["usage"], whole["usage"] | streamed[-1]["usage"])
+        self.assertEqual(streamed[0]["prompt_token_ids"], whole["prompt_token_ids"])
+        again = self.ask("/inference/v1/generate", token_ids=whole["prompt_token_ids"],
+                         sampling_params={"max_tokens": 12, "seed": 7, "logprobs": 0})
+        self.assertEqual(again["choices"][0]["token_ids"], tokens)
+        for mine, theirs in zip(again["choices"][0]["logprobs"]["content"], logprobs):
+            self.assertAlmostEqual(mine["logprob"], theirs, places=4)
+
+        # Two choices differ, the first is the one from before; another seed gives another answer.
+        two = self.ask(CHAT, **{**ask, "n": 2})["choices"]
+        self.assertEqual(two[0]["token_ids"], tokens)
+        self.assertNotEqual(two[1]["token_ids"], tokens)
+        self.assertNotEqual(self.ask(CHAT, **{**ask, "seed": 8})["choices"][0]["token_ids"], tokens)
+
+        # A bias decides what is said, a stop string where it ends, a limit how long it may be.
+        only_a = {"logit_bias": {"97": 100}, "max_tokens": 5}
+        self.assertEqual(self.ask(CHAT, messages=messages, **only_a)["choices"][0]["message"]["content"], "aaaaa")
+        stopped = self.ask(CHAT, messages=messages, **only_a, stop="aaa")["choices"][0]
+        self.assertEqual((stopped["message"]["content"], stopped["finish_reason"]), ("", "stop"))
+        text = self.ask("/v1/completions", prompt=["x", "y"], **only_a)
+        self.assertEqual([c["text"] for c in text["choices"]], ["aaaaa"] * 2)
+        self.assertEqual(text["choices"][0]["finish_reason"], "length")
+        greedy = [self.ask(CHAT, messages=messages, temperature=0, max_tokens=8)["choices"][0] for _ in range(2)]
+        self.assertEqual(greedy[0]["message"], greedy[1]["message"])
+
+        # Errors in OpenAI's form.
+        for body, status, param in (({"messages": []}, 400, "messages"), ({"messages": messages, "n": 0}, 400, "n"),
+                                    ({"messages": messages, "model": "large"}, 404, "model"),
+                                    ({"messages": [{"role": "user", "content": "x" * 300}]}, 400, "messages")):
+            response = self.request("POST", CHAT, body)
+            error = json.loads(response.read())["error"]
+            self.assertEqual((response.status, error["param"]), (status, param), error)
+        self.assertEqual(self.request("GET", "/nothing").status, 404)
+        card = json.loads(self.request("GET", "/v1/models").read())["data"][0]
+        self.assertEqual((card["id"], card["max_model_len"], card["policy_version"]), ("small", 256, 0))
+
+        # A client that goes away in the middle, and then the end.
+        gone = self.request("POST", CHAT, {"messages": messages, "stream": True, "ignore_eos": True})
+        gone.read(1)
+        gone.close()
+        self.ask(CHAT, messages=messages, max_tokens=1)
+        server.send_signal(signal.SIGTERM)
+        out, err = server.communicate(timeout=60)
+        self.assertEqual(server.returncode, 0, err)
+        self.assertRegex(out, r"stopped: \d+ requests, 5 refused")
+        self.assertIn(f"POST {CHAT} 200", err)
+
+    def test_a_run_and_a_key(self):
+        config = self.write("config.toml", SMALL)
+        done = self.train(config, "--set", "run.steps=2")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        token = self.write("token", "secret\n")
+        self.serve(self.run_folder, "--token-file", token)
+        self.assertEqual(self.name, "run")
+        self.assertEqual(self.request("GET", "/health").status, 200)
+        self.assertEqual(self.request("GET", "/v1/models").status, 401)
+        response = self.request("GET", "/v1/models", headers={"Authorization": "Bearer secret"})
+        card = json.loads(response.read())["data"][0]
+        self.assertEqual((card["policy_version"], card["max_model_len"]), (2, 256))
+        self.assertNotEqual(card["weights_digest"], "")
+
+    def test_what_cannot_be_served_is_said(self):
+        self.assert_fails(self.forebay("serve", "tiny:", "--host", "0.0.0.0", "--port", 0), 2, "other machines",
+                          "certificate")
+        self.assert_fails(self.forebay("serve", self.folder / "none"), 3, "none")
+        self.assert_fails(self.forebay("serve", "tiny:", "--step", 3), 2, "no config.toml")
+        self.assert_fails(self.forebay("serve", "tiny:", "--token-file", self.write("empty", "")), 2, "holds no token")
+        self.serve("tiny:")
+        self.assert_fails(self.forebay("serve", "tiny:", "--port", self.port), 2, "another process listens")
+
+
+if __name__ == "__main__":
+    unittest.main()
