@@ -114,7 +114,7 @@ TEST_F(AuditTest, ARunWithoutAStepSaysSoInsteadOfZeros) {
   EXPECT_THAT(text, HasSubstr("No step was trained, and no episode was played"));
   EXPECT_THAT(text, Not(HasSubstr("0.0")));
   {
-    const auto run = RunDirectory::Open(folder_, OpenMode::kResume).value();
+    const auto run = RunDirectory::Open(folder_, OpenMode::kNew).value();
     run->WriteTrajectory(TrajectoryLine(Episode(1, 2'000'000)));
   }
   text = FormatAudit(Audit(folder_).value());
