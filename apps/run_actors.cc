@@ -11,6 +11,7 @@
 
 #include "apps/environment_setup.h"
 #include "forebay/base/clock.h"
+#include "forebay/base/lag.h"
 #include "forebay/base/loop.h"
 #include "forebay/base/mutex.h"
 #include "forebay/base/rng.h"
@@ -260,6 +261,13 @@ RunActors::RunActors(const Deps& deps)
 
 bool RunActors::AppendsWait() const { return client_->AppendsWait(); }
 
+RunActors::Lag RunActors::TakeLag() {
+  LagHistogram& lag = loop_->lag();
+  const Lag taken{.p99_s = Seconds(lag.Percentile(0.99)), .max_s = Seconds(lag.max())};
+  lag.Clear();
+  return taken;
+}
+
 RunActors::~RunActors() {
   Drain(kDrainDeadline);
   OnLoop([this] {
@@ -267,7 +275,7 @@ RunActors::~RunActors() {
     environments_.reset();
   });
   loop_->Stop();
-  thread_.join();  // may wait: the destructor's thread is another one
+  thread_.join();    // may wait: the destructor's thread is another one
   workers_.reset();  // jobs of abandoned episodes, with what they refer to still there
 }
 

@@ -55,6 +55,13 @@ class RunActors {
   // Any thread: an evaluation, running or to come, ends its episodes at their next turn.
   void StopEvaluation() { evaluation_stopped_ = true; }
 
+  // Any thread: how late the timers of the actors' loop ran since the last call (99th percentile
+  // and worst, in seconds).
+  struct Lag {
+    double p99_s = 0, max_s = 0;
+  };
+  Lag TakeLag();
+
   // Any thread: a finished trajectory has waited long for room in the buffer.
   bool AppendsWait() const;
 

@@ -1,11 +1,14 @@
 #include "apps/step_log.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
+#include "apps/run_actors.h"
 #include "forebay/base/clock.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/learner/fingerprint.h"
@@ -14,6 +17,10 @@
 
 namespace forebay::apps {
 using nlohmann::json;
+
+// A loop that runs later than this is overloaded: deadlines end episodes too late, and finished
+// ones wait.
+constexpr double kLagAlarmSeconds = 1.0;
 
 StepLog::StepLog(Deps deps)
     : deps_(std::move(deps)),
@@ -39,6 +46,14 @@ void StepLog::Step(const learner::StepMetrics& m) {
   const buffer::BufferStats buffer = deps_.buffer->stats();
   const buffer::Ledger ledger = deps_.buffer->ledger();
   const rollout::EngineStats engine = deps_.engine->stats();
+  const RunActors::Lag lag = deps_.take_lag();
+  if (lag.max_s >= kLagAlarmSeconds) {
+    deps_.run->Log(
+        fmt::format("the actors' loop ran up to {:.1f} s late since the last step (99 % of its "
+                    "timers within {:.3f} s): "
+                    "the machine has too few processors for what runs on it, or for rollout.actors",
+                    lag.max_s, lag.p99_s));
+  }
   json staleness = json::object();
   for (const auto& [age, count] : m.staleness) staleness[std::to_string(age)] = count;
   json fingerprint = json::object();
@@ -84,6 +99,8 @@ void StepLog::Step(const learner::StepMetrics& m) {
                      {"pending", ledger.pending},
                      {"buffer_disk_bytes", buffer.disk_bytes},
                      {"buffer_memory_bytes", buffer.memory_bytes},
+                     {"control_lag_p99_s", lag.p99_s},
+                     {"control_lag_max_s", lag.max_s},
                      {"actors", deps_.config->rollout.actors},
                      {"engine_busy_s", engine.busy_seconds - engine_busy_before_},
                      {"engine_active", engine.active},

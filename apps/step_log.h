@@ -28,6 +28,7 @@ class StepLog {
     buffer::Buffer* buffer;
     rollout::Engine* engine;
     RunReport* report;
+    std::function<RunActors::Lag()> take_lag;
     std::function<int64_t()> compiles_after_warmup;
   };
   explicit StepLog(Deps deps);

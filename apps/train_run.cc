@@ -151,6 +151,7 @@ class TrainRun {
                  .buffer = buffer_.get(),
                  .engine = engine_.get(),
                  .report = &report,
+                 .take_lag = [this] { return actors_->TakeLag(); },
                  .compiles_after_warmup = [this] { return Recompiles(); }});
 
     learner::LearnerHooks hooks;

@@ -115,9 +115,12 @@ struct Episodes {
   }
 };
 
+// Above this, the loop that times all episodes does not keep up.
+constexpr double kLagAlarmSeconds = 1.0;
+
 void AddSteps(const std::map<int64_t, json>& steps, AuditReport* report) {
   AuditReport& r = *report;
-  std::vector<double> wait, busy, ready, pending, staleness;
+  std::vector<double> wait, busy, ready, pending, staleness, lag;
   double wall = 0, gap = 0, tokens = 0, padded = 0, engine_busy = 0;
   int64_t actors = 0;
   for (const auto& [step, line] : steps) {
@@ -128,6 +131,7 @@ void AddSteps(const std::map<int64_t, json>& steps, AuditReport* report) {
     busy.push_back(line.value("busy_s", 0.0));
     ready.push_back(line.value("ready_groups", 0.0));
     pending.push_back(line.value("pending", 0.0));
+    lag.push_back(line.value("control_lag_max_s", 0.0));
     tokens += line.value("tokens", 0.0);
     padded += line.value("padded_tokens", 0.0);
     engine_busy += line.value("engine_busy_s", 0.0);
@@ -164,6 +168,14 @@ void AddSteps(const std::map<int64_t, json>& steps, AuditReport* report) {
   r.step_seconds = ComputePercentiles(std::move(busy));
   r.ready_groups = ComputePercentiles(std::move(ready));
   r.pending = ComputePercentiles(std::move(pending));
+  r.control_lag_seconds = ComputePercentiles(std::move(lag));
+  if (r.control_lag_seconds.max >= kLagAlarmSeconds) {
+    r.notes.push_back(
+        fmt::format("the actors' loop ran up to {:.1f} s late: deadlines came late and finished "
+                    "episodes waited; give the "
+                    "actors a processor of their own, or lower rollout.actors",
+                    r.control_lag_seconds.max));
+  }
   r.staleness = ComputePercentiles(std::move(staleness));
 }
 

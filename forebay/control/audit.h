@@ -35,7 +35,9 @@ struct AuditReport {
   Percentiles lease_wait_seconds, step_seconds;
   Percentiles ready_groups;  // complete groups in the buffer when a step began
   Percentiles pending;       // trajectories in the buffer when a step began
-  Percentiles staleness;     // of trained trajectories, in policy versions
+  // How late timers of the actors' loop ran at worst, of each step.
+  Percentiles control_lag_seconds;
+  Percentiles staleness;  // of trained trajectories, in policy versions
   double utilization = 0, padding_waste = 0;
   int64_t compiles_after_warmup = 0;
   Sizing sizing;

@@ -93,6 +93,7 @@ std::string FormatAudit(const AuditReport& r) {
   out += Row("buffer fill: complete groups", r.ready_groups, 1);
   out += Row("buffer fill: trajectories", r.pending, 1);
   out += Row("staleness (policy versions)", r.staleness, 1);
+  out += Row("seconds the actors' loop was late", r.control_lag_seconds, 3);
   out += "\nwhere the learner's time went\n";
   for (const auto& [what, share] : r.learner_share)
     out += fmt::format("  {:<34}{:>7.1f} %\n", what, 100 * share);
@@ -125,6 +126,7 @@ std::string AuditJson(const AuditReport& r) {
       {"ready_groups", ToJson(r.ready_groups)},
       {"pending", ToJson(r.pending)},
       {"staleness", ToJson(r.staleness)},
+      {"control_lag_seconds", ToJson(r.control_lag_seconds)},
       {"utilization", r.utilization},
       {"padding_waste", r.padding_waste},
       {"compiles_after_warmup", r.compiles_after_warmup},

@@ -15,6 +15,7 @@ namespace forebay::control {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -71,7 +72,7 @@ TEST_F(AuditTest, SumsUpARun) {
     (*run)->WriteMetrics(
         R"({"step":1,"wall_s":4,"busy_s":3,"lease_wait_s":0.5,"dispatch_gap_s":0.2,"episodes":5,"tokens":90,"padded_tokens":100,"actors":4,"ready_groups":2,"pending":9,"staleness":{"0":3,"2":2}})");
     (*run)->WriteMetrics(
-        R"({"step":2,"wall_s":4,"busy_s":3,"lease_wait_s":0.5,"episodes":5,"tokens":90,"padded_tokens":100,"actors":4,"ready_groups":4,"pending":9,"staleness":{"1":5}})");
+        R"({"step":2,"wall_s":4,"busy_s":3,"lease_wait_s":0.5,"episodes":5,"tokens":90,"padded_tokens":100,"actors":4,"ready_groups":4,"pending":9,"control_lag_max_s":2.5,"staleness":{"1":5}})");
     EXPECT_TRUE((*run)->status().ok());
   }
   const Result<AuditReport> report = Audit(folder_);
@@ -89,6 +90,9 @@ TEST_F(AuditTest, SumsUpARun) {
   EXPECT_EQ(report->outcomes.at("done"), 10);
   EXPECT_NEAR(report->share.at("environment"), 55.0 / 60.0, 1e-9);
   EXPECT_EQ(report->sizing.actors_needed, 12);  // 5 episodes every 3 s, 6 s each, 20 % to spare
+  // L8: the control loop's lag is a metric with an alarm.
+  EXPECT_EQ(report->control_lag_seconds.max, 2.5);
+  EXPECT_THAT(report->notes, ElementsAre(HasSubstr("ran up to 2.5 s late")));
   EXPECT_THAT(FormatAudit(*report), HasSubstr("Actors that keep it busy: 12"));
   EXPECT_THAT(AuditJson(*report), HasSubstr("\"utilization\":0.75"));
 }
