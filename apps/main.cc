@@ -15,6 +15,7 @@
 
 #include "apps/buffer_command.h"
 #include "apps/commands.h"
+#include "apps/serve_command.h"
 #include "forebay/base/status.h"
 #include "forebay/control/nearest.h"
 
@@ -145,6 +146,7 @@ int Main(int argc, char** argv) {
       app.add_subcommand("config", "list every configuration key, its default and its meaning");
 
   const BufferApp buffer = AddBuffer(app);
+  const ServeApp serve = AddServeCommand(app);
 
   try {
     app.parse(argc, argv);
@@ -186,6 +188,8 @@ int Main(int argc, char** argv) {
     status = PrintConfigKeys();
   } else if (buffer.app->parsed()) {
     status = buffer.run();
+  } else if (serve.app->parsed()) {
+    status = serve.run();
   }
   // What was asked for and could not be printed is no success.
   if (status.ok() && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
