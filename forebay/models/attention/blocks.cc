@@ -4,6 +4,7 @@
 // gradient of its own, but the whole is one CustomVjp.
 #include "forebay/models/attention/blocks.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -65,6 +66,7 @@ Values Blocks::Entries(const Step& step, std::span<const Value> xs) const {
   xla::Graph& graph = *xs[kSegments].graph();
   const int64_t count = setup_.rows * counts_.query_blocks;
   std::vector<int32_t> row;
+  row.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     row.push_back(static_cast<int32_t>(i / counts_.query_blocks * counts_.key_blocks));
   }
