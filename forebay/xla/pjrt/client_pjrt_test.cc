@@ -67,6 +67,23 @@ TEST(ClientTest, RunsAProgramAndKeepsItsArguments) {
   EXPECT_THAT(Floats(Call(*add, {&x, &x}).value()[0]), ElementsAre(2, 4, 6, 8));
 }
 
+TEST(ClientTest, OnReadyIsCalledOnceWhenTheValueIsThere) {
+  const std::unique_ptr<Client> client = MakeClient();
+  const auto add = client->Compile(AddProgram(false)).value();
+  Buffer x = Vector(*client, {1, 2, 3, 4});
+  std::atomic<int> calls = 0;
+  {
+    const std::vector<Buffer> results = Call(*add, {&x, &x}).value();
+    ASSERT_TRUE(results[0].OnReady([&] { ++calls; }).ok());
+    ASSERT_TRUE(results[0].Await().ok());
+    // Of a value that is there.
+    ASSERT_TRUE(results[0].OnReady([&] { ++calls; }).ok());
+  }
+  while (calls < 2) std::this_thread::yield();
+  EXPECT_EQ(Buffer().OnReady([&] { ++calls; }).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(calls, 2);
+}
+
 TEST(ClientTest, EveryTypeGoesInAndOutUnchanged) {
   const std::unique_ptr<Client> client = MakeClient();
   for (const DType dtype : {DType::kPred, DType::kS8, DType::kU8, DType::kS32, DType::kU32,

@@ -217,6 +217,21 @@ TEST(DevicesTest, PartsComeAndGoWithoutTheWhole) {
   EXPECT_EQ(client->live_buffers(), 0);
 }
 
+TEST(DevicesTest, OnOneDeviceAnySpecIsTheWholeArray) {
+  const std::unique_ptr<Client> client = MakeClient();
+  const std::vector<float> values = {1, 2, 3, 4};
+  const Mesh unnamed, named = Mesh::Create({{"data", 1}}).value();
+  for (const Mesh& mesh : {unnamed, named}) {
+    const auto buffer =
+        SplitFromVector(*client, values, kVector, {.mesh = mesh, .spec = PartitionSpec{"fsdp"}});
+    ASSERT_TRUE(buffer.ok()) << buffer.status().ToString();
+    EXPECT_EQ(Floats(*buffer), values);
+    EXPECT_EQ(buffer->sharding(), nullptr);
+  }
+  EXPECT_EQ(SplitFromVector(*client, values, {DType::kF32, {5}}, {}).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
 TEST(DevicesTest, PartsThatDoNotFitAreRefused) {
   const std::unique_ptr<Client> client = MakeClient({.cpu_device_count = 2});
   const Sharding sharding{Line(2), PartitionSpec{"x"}};

@@ -18,12 +18,15 @@ namespace forebay::xla {
 
 Result<Buffer> SplitFromHost(Client& client, std::span<const std::byte> data, const Shape& shape,
                              const Sharding& sharding) {
+  const bool whole = sharding.mesh.size() == 1;
+  if (!whole) {
+    FB_RETURN_IF_ERROR(CheckSpec(sharding.mesh, sharding.spec, shape).WithContext("SplitFromHost"));
+  }
   if (static_cast<int64_t>(data.size()) != shape.bytes()) {
     return InvalidArgument(fmt::format("SplitFromHost: {} takes {} bytes, {} were given",
                                        shape.ToString(), shape.bytes(), data.size()));
   }
-  if (sharding.mesh.size() == 1) return client.FromHost(data, shape);
-  FB_RETURN_IF_ERROR(CheckSpec(sharding.mesh, sharding.spec, shape).WithContext("SplitFromHost"));
+  if (whole) return client.FromHost(data, shape);
   return SplitFromParts(client, shape, sharding,
                         [&](const ShardSlice& slice, std::span<std::byte> part) {
                           ReadSlice(data, shape, slice, part);
