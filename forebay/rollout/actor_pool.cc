@@ -1,6 +1,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -58,9 +59,12 @@ Task<void> RunActor(std::shared_ptr<PoolState> state) {
     ++state->stats.running;
     // An assignment that arrives while stopping still gets its (aborted) trajectory: nothing is
     // lost silently.
-    Task<Trajectory> episode = RunEpisode(
-        *state->deps.loop, *state->deps.engine, *state->deps.environments, *state->deps.tokenizer,
-        *state->deps.chat, state->options, *assignment, [s = state.get()] { return s->stopping; });
+    const ActorPool::Deps& deps = state->deps;
+    std::function<bool()> abort = [s = state.get()] { return s->stopping; };
+    Task<Trajectory> episode =
+        deps.play ? deps.play(*assignment, std::move(abort))
+                  : RunEpisode(*deps.loop, *deps.engine, *deps.environments, *deps.tokenizer,
+                               *deps.chat, state->options, *assignment, std::move(abort));
     Trajectory trajectory = co_await std::move(episode);
     ++state->stats.episodes;
     ++state->stats.outcomes[static_cast<size_t>(trajectory.outcome)];

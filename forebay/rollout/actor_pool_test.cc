@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -200,6 +201,39 @@ TEST(ActorPoolTest, RefusedTrajectoriesAreCountedAndABusyCoordinatorIsAskedAgain
   rig.loop->Run();
   EXPECT_EQ(rig.pool->stats().append_failures, 3);
   EXPECT_EQ(rig.pool->stats().episodes, 3);
+}
+
+TEST(ActorPoolTest, EpisodesMayBePlayedByOthers) {
+  const std::unique_ptr<Loop> loop = MakeVirtualLoop();
+  CountingClient client(*loop, 5);
+  int64_t aborts = 0;
+  const auto play = [&](Assignment assignment, std::function<bool()> abort) -> Task<Trajectory> {
+    Trajectory out{.id = assignment.id};
+    auto sleep = loop->SleepUntil(loop->Now() + seconds(60));
+    co_await sleep;
+    if (abort()) {
+      ++aborts;
+      out.outcome = Outcome::kAborted;
+    }
+    co_return out;
+  };
+  const std::unique_ptr<ActorPool> pool =
+      ActorPool::Create({.loop = loop.get(), .client = &client, .play = play}, {});
+  pool->Resize(2);
+  std::optional<int64_t> left;
+  // The first two are played to their end, the next two are told to stop.
+  const auto drain = [&]() -> Task<void> {
+    auto sleep = loop->SleepUntil(loop->Now() + seconds(90));
+    co_await sleep;
+    Task<int64_t> draining = pool->Drain(loop->Now() + seconds(600));
+    left = co_await std::move(draining);
+  };
+  loop->Spawn(drain());
+  loop->Run();
+  EXPECT_EQ(left, 0);
+  EXPECT_EQ(client.finished.size(), 4U);
+  EXPECT_EQ(aborts, 2);
+  EXPECT_EQ(pool->stats().outcomes[static_cast<size_t>(Outcome::kAborted)], 2);
 }
 
 }  // namespace

@@ -82,6 +82,9 @@ class ActorPool {
     const tokenizer::Tokenizer* tokenizer;
     const tokenizer::ChatTemplate* chat;
     ActorClient* client;
+    // Plays the episodes instead of RunEpisode, for instance RunHarnessEpisode; null: RunEpisode,
+    // which alone needs engine, environments, tokenizer and chat.
+    std::function<Task<Trajectory>(Assignment, std::function<bool()> abort)> play = nullptr;
   };
   static std::unique_ptr<ActorPool> Create(const Deps& deps, const EpisodeOptions& options);
   virtual ~ActorPool() = default;

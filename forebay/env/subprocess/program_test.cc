@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-Result<ProgramEnd> Run(ProgramOptions options, Duration within = seconds(20),
+Result<ProgramEnd> RunIt(ProgramOptions options, Duration within = seconds(20),
                        std::function<bool()> stop = nullptr) {
   std::unique_ptr<Loop> loop = MakeLoop();
   std::optional<Result<ProgramEnd>> out;
@@ -46,15 +46,15 @@ TEST(ProgramTest, TellsHowItEndedAndItsLastWords) {
   ProgramOptions options = Shell("cat; echo out $A; echo err >&2; pwd");
   options.environment["A"] = "b";
   options.folder = "/";
-  Result<ProgramEnd> end = Run(std::move(options));
+  Result<ProgramEnd> end = RunIt(std::move(options));
   ASSERT_TRUE(end.ok()) << end.status().ToString();
   EXPECT_TRUE(end->ok);
   EXPECT_EQ(end->output, "out b\n/");
   EXPECT_EQ(end->errors, "err");
-  end = Run(Shell("exit 3"));
+  end = RunIt(Shell("exit 3"));
   EXPECT_FALSE(end->ok);
   EXPECT_THAT(end->how, HasSubstr("code 3"));
-  end = Run(Shell("kill -9 $$"));
+  end = RunIt(Shell("kill -9 $$"));
   EXPECT_FALSE(end->ok);
   EXPECT_THAT(end->how, HasSubstr("SIGKILL"));
 }
@@ -62,24 +62,24 @@ TEST(ProgramTest, TellsHowItEndedAndItsLastWords) {
 TEST(ProgramTest, KeepsTheLastBytesOfAFlood) {
   ProgramOptions options = Shell("yes | head -c 10000000; echo last");
   options.tail_bytes = 1000;
-  const Result<ProgramEnd> end = Run(std::move(options));
+  const Result<ProgramEnd> end = RunIt(std::move(options));
   ASSERT_TRUE(end.ok());
   EXPECT_LE(end->output.size(), 1000U);
   EXPECT_THAT(end->output, ::testing::EndsWith("last"));
 }
 
 TEST(ProgramTest, WhatCannotStartIsAnError) {
-  EXPECT_FALSE(Run({.command = {"no-such-program-here"}}).ok());
-  EXPECT_FALSE(Run({.command = {}}).ok());
-  EXPECT_FALSE(Run({.command = {"true"}, .folder = "/no/such/folder"}).ok());
+  EXPECT_FALSE(RunIt({.command = {"no-such-program-here"}}).ok());
+  EXPECT_FALSE(RunIt({.command = {}}).ok());
+  EXPECT_FALSE(RunIt({.command = {"true"}, .folder = "/no/such/folder"}).ok());
 }
 
 TEST(ProgramTest, ItsTimeIsLimitedAndItsChildrenGoWithIt) {
   const Result<ProgramEnd> late =
-      Run(Shell("sleep 300 & echo $! >/dev/null; wait"), milliseconds(200));
+      RunIt(Shell("sleep 300 & echo $! >/dev/null; wait"), milliseconds(200));
   EXPECT_EQ(late.status().code(), StatusCode::kDeadlineExceeded);
   // A child that outlives the program: killed when the program ends.
-  const Result<ProgramEnd> left = Run(Shell("sleep 300 >/dev/null 2>&1 & echo $!"));
+  const Result<ProgramEnd> left = RunIt(Shell("sleep 300 >/dev/null 2>&1 & echo $!"));
   ASSERT_TRUE(left.ok());
   const pid_t child = std::stoi(left->output);
   for (int i = 0; i < 2000 && kill(child, 0) == 0; ++i) usleep(1000);
@@ -89,7 +89,7 @@ TEST(ProgramTest, ItsTimeIsLimitedAndItsChildrenGoWithIt) {
 TEST(ProgramTest, IsStoppedWhenItsOwnerSaysSo) {
   bool stop = false;
   int asked = 0;
-  const Result<ProgramEnd> end = Run(Shell("sleep 300"), seconds(20), [&] {
+  const Result<ProgramEnd> end = RunIt(Shell("sleep 300"), seconds(20), [&] {
     stop = ++asked > 1;
     return stop;
   });
