@@ -2,11 +2,11 @@
 //
 // Decoding: one group of S samples of a prompt of 64 tokens, all of the same length, so that S
 // streams decode together from the first to the last step; its time is the decode span of the
-// slowest. Peers (bench/peers/setup_rollout.sh) do the same in turn with ours: vLLM's CPU build in
-// f32 against our f32, sampling with log-probabilities as we do; llama.cpp with f16 weights, which
-// samples nothing, against our bf16. Prompts: long ones, one token each. The gap: the sampled
-// tokens go through the model as the learner runs it (packed rows, ChunkedLogprobs), and the
-// largest difference counts.
+// member that began last. Peers (bench/peers/setup_rollout.sh) do the same in turn with ours:
+// vLLM's CPU build in f32 against our f32, sampling with log-probabilities as we do; llama.cpp with
+// f16 weights, which samples nothing, against our bf16. Prompts: long ones, one token each. The
+// gap: the sampled tokens go through the model as the learner runs it (packed rows,
+// ChunkedLogprobs), and the largest difference counts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -169,14 +169,16 @@ Result<double> LogprobGap(const SmolLm2& smol, xla::Client& client,
   return gap;
 }
 
-// Tokens a second of one group.
+// Tokens a second of one group, from the moment that its last member has its prompt (until then no
+// step is run) to the end, which they share.
 Result<double> DecodeRate(const std::vector<GenerateResult>& results) {
-  int64_t slowest_us = 0, sampled = 0;
+  int64_t together_us = results[0].decode_us, sampled = 0;
   for (const GenerateResult& result : results) {
-    slowest_us = std::max(slowest_us, result.decode_us);
+    together_us = std::min(together_us, result.decode_us);
     sampled += static_cast<int64_t>(result.tokens.size());
   }
-  return 1e6 * static_cast<double>(sampled) / static_cast<double>(slowest_us);
+  if (together_us <= 0) return Internal("a group took no time to decode");
+  return 1e6 * static_cast<double>(sampled) / static_cast<double>(together_us);
 }
 
 // A peer, or nothing where it is not installed or does not start.

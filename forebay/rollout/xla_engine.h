@@ -19,7 +19,7 @@ struct XlaEngineOptions {
   int64_t slots = 16;     // sequences that decode together
   int64_t context = 512;  // tokens of a sequence, prompt included
   // Decode looks at the smallest of these that covers all running sequences. Ascending, the last is
-  // `context`; empty: 128, 256, ... and context.
+  // `context`; empty: 128, 192, 256, 384, ... and context.
   std::vector<int64_t> context_buckets;
   std::vector<int64_t> prefill_chunks = {16, 32, 64, 128};  // ascending, the first at most context
   int64_t waiting_max = 4096;                               // requests without a slot

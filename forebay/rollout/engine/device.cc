@@ -87,6 +87,7 @@ Status EngineDevice::Compile(Result<xla::Program> program, std::shared_ptr<xla::
 Status EngineDevice::CompileAll(const models::Model& model) {
   for (const int64_t bucket : options_.context_buckets) {
     FB_RETURN_IF_ERROR(Compile(DecodeProgram(model, options_.shape, bucket), &decode_[bucket]));
+    FB_RETURN_IF_ERROR(Compile(CopyProgram(model, options_.shape, bucket), &copy_[bucket]));
   }
   for (const int64_t bucket : prefill_buckets_) {
     for (const int64_t chunk : options_.prefill_chunks) {
@@ -95,7 +96,6 @@ Status EngineDevice::CompileAll(const models::Model& model) {
                                  &prefill_[{chunk, bucket}]));
     }
   }
-  FB_RETURN_IF_ERROR(Compile(CopyProgram(model, options_.shape), &copy_));
   const int64_t slots = options_.shape.slots, vocab = vocab_size_;
   FB_RETURN_IF_ERROR(Compile(SampleProgram(slots, vocab), &sample_));
   FB_RETURN_IF_ERROR(Compile(FilterProgram(slots, vocab), &filter_));
@@ -136,7 +136,10 @@ Status EngineDevice::WarmUp() {
     const auto [chunk, bucket] = key;
     FB_RETURN_IF_ERROR(Prefill(0, bucket - chunk, chunk, std::array<int32_t, 1>{0}));
   }
-  return CopySlot(0, options_.shape.slots - 1);
+  for (const int64_t bucket : options_.context_buckets) {
+    FB_RETURN_IF_ERROR(CopySlot(0, options_.shape.slots - 1, bucket));
+  }
+  return OkStatus();
 }
 
 Result<std::vector<xla::Buffer>> EngineDevice::Run(xla::Executable& program, bool with_params,
@@ -251,11 +254,12 @@ Status EngineDevice::Prefill(int64_t slot, int64_t start, int64_t chunk,
   return cache_.back().Await();
 }
 
-Status EngineDevice::CopySlot(int64_t from, int64_t to) {
+Status EngineDevice::CopySlot(int64_t from, int64_t to, int64_t entries) {
   FB_ASSIGN_OR_RETURN(xla::Buffer from_value, Scalar(client_, from));
   FB_ASSIGN_OR_RETURN(xla::Buffer to_value, Scalar(client_, to));
   std::array<xla::Buffer*, 2> inputs = {&from_value, &to_value};
-  FB_RETURN_IF_ERROR(Run(*copy_, false, inputs).status());
+  FB_RETURN_IF_ERROR(
+      Run(*copy_.at(ContextBucket(options_.context_buckets, entries)), false, inputs).status());
   return cache_.back().Await();
 }
 

@@ -71,9 +71,10 @@ class EngineDevice {
   // Writes the entries of tokens at positions start, start + 1, ...; at most the largest chunk,
   // start + chunk within the context.
   Status Prefill(int64_t slot, int64_t start, int64_t chunk, std::span<const int32_t> tokens);
-  Status CopySlot(int64_t from, int64_t to);
+  // At least the first `entries`.
+  Status CopySlot(int64_t from, int64_t to, int64_t entries);
   // Zeros the entries of a slot: what is not finite would spread to whoever takes it next.
-  Status ClearSlot(int64_t slot) { return CopySlot(-1, slot); }
+  Status ClearSlot(int64_t slot) { return CopySlot(-1, slot, options_.shape.context); }
 
   const DeviceWeights& weights() const { return *weights_; }
   void SetWeights(std::shared_ptr<DeviceWeights> weights) { weights_ = std::move(weights); }
@@ -109,8 +110,9 @@ class EngineDevice {
   std::shared_ptr<DeviceWeights> weights_;
   std::map<int64_t, std::shared_ptr<xla::Executable>> decode_;  // by bucket
   std::map<std::pair<int64_t, int64_t>, std::shared_ptr<xla::Executable>>
-      prefill_;  // chunk, bucket
-  std::shared_ptr<xla::Executable> copy_, sample_, filter_, top_;
+      prefill_;                                               // chunk, bucket
+  std::map<int64_t, std::shared_ptr<xla::Executable>> copy_;  // by bucket
+  std::shared_ptr<xla::Executable> sample_, filter_, top_;
   std::map<int64_t, std::shared_ptr<xla::Executable>> edit_;  // by the width of the lists
   std::vector<xla::Buffer> cache_;
   xla::Buffer tokens_, positions_, temperatures_, seeds_, top_k_, top_p_, min_p_;

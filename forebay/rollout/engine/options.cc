@@ -153,6 +153,8 @@ Result<EngineDeviceOptions> ResolveOptions(const XlaEngineOptions& options,
   if (out.context_buckets.empty()) {
     for (int64_t bucket = kFirstBucket; bucket < options.context; bucket *= 2) {
       out.context_buckets.push_back(bucket);
+      const int64_t between = bucket + bucket / 2;
+      if (between < options.context) out.context_buckets.push_back(between);
     }
     out.context_buckets.push_back(options.context);
   }

@@ -110,8 +110,9 @@ Result<xla::Program> PrefillProgram(const models::Model& model, const EngineShap
   return Finish(graph, inputs.cache, inputs.first_cache, {});
 }
 
-Result<xla::Program> CopyProgram(const models::Model& model, const EngineShape& shape) {
-  xla::Graph graph("copy_slot");
+Result<xla::Program> CopyProgram(const models::Model& model, const EngineShape& shape,
+                                 int64_t bucket) {
+  xla::Graph graph(fmt::format("copy_slot_{}", bucket));
   models::KvCache cache = TraceCache(graph, model, shape);
   const Value from = graph.Parameter({DType::kS32, {}}, "from");
   const Value to = graph.Parameter({DType::kS32, {}}, "to");
@@ -120,6 +121,7 @@ Result<xla::Program> CopyProgram(const models::Model& model, const EngineShape& 
   const std::array<Value, 4> to_starts = {to, zero, zero, zero};
   xla::Dims row = CacheShape(model.config(), shape).dims;
   row[0] = 1;
+  row[2] = bucket;
   const Value clear = xla::Compare(from, zero, xla::Comparison::kLt);
   const Value nothing = xla::Constant(graph, 0, shape.cache_dtype);
   for (std::vector<Value>* entries : {&cache.keys, &cache.values}) {

@@ -34,9 +34,10 @@ Result<xla::Program> DecodeProgram(const models::Model& model, const EngineShape
 Result<xla::Program> PrefillProgram(const models::Model& model, const EngineShape& shape,
                                     int64_t chunk, int64_t bucket);
 
-// Copies all entries of slot `from` to slot `to` (s32 scalars); zeros if `from` is negative. Takes
-// no parameters of the model.
-Result<xla::Program> CopyProgram(const models::Model& model, const EngineShape& shape);
+// Copies the first `bucket` entries of slot `from` to slot `to` (s32 scalars); zeros if `from` is
+// negative. Takes no parameters of the model.
+Result<xla::Program> CopyProgram(const models::Model& model, const EngineShape& shape,
+                                 int64_t bucket);
 
 // The programs between logits and tokens know neither the model's parameters nor the cache. They
 // are apart from the decode step, so that there is one of each and not one a bucket, and so that a

@@ -148,7 +148,7 @@ Status Runner::StartPrefills() {
        slot = table_.NextPrefill()) {
     if (const std::optional<SlotTable::Source> source = table_.FindSource(slot)) {
       const TimePoint began = Now();
-      FB_RETURN_IF_ERROR(device_->CopySlot(source->slot, slot));
+      FB_RETURN_IF_ERROR(device_->CopySlot(source->slot, slot, source->tokens));
       table_.Copied(slot, *source);
       stats_.busy_seconds += Seconds(Now() - began);
     }

@@ -8,12 +8,14 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "forebay/base/clock.h"
 #include "forebay/base/status.h"
 #include "forebay/rollout/engine.h"
 #include "forebay/rollout/engine/device.h"
+#include "forebay/rollout/engine/device_weights.h"
 #include "forebay/rollout/engine/logit_edits.h"
 #include "forebay/rollout/engine/slots.h"
 #include "forebay/rollout/engine/stop_text.h"

@@ -76,23 +76,25 @@ Value Scaled(Value logits_SV, Value temperatures_S) {
 Sampled Sample(const SampleInputs& inputs) {
   const Value logits = inputs.logits_SV;
   const Value temperature = xla::ExpandDims(inputs.temperatures_S, 1);
-  const Value zero = xla::ZerosLike(temperature);
-  const Value one = zero + 1.0;
-  const Value random = xla::Compare(temperature, zero, xla::Comparison::kGt);
+  const Value random = xla::Compare(temperature, xla::ZerosLike(temperature), xla::Comparison::kGt);
   const Value scaled = Scaled(logits, inputs.temperatures_S);
 
-  // argmax(x + g) samples softmax(x) where g = -log(e) and e is exponential. e = -log1p(-u) of a u
-  // with 32 bits: the small e, which win, are the finely resolved ones; -log(-log(u)) would lose
-  // what is rarer than 2^-24.
+  // A race: of clocks that ring after e / p, with e exponential, clock i rings first with
+  // probability p_i / sum(p), so argmax(p / e) samples p. (The logarithm of this is the Gumbel-max
+  // form, which costs another logarithm an element.) e = -log1p(-u) of a u with 32 bits: the small
+  // e, which win, are the finely resolved ones.
   const Value bits = RandomBits(inputs.seeds_S2, inputs.positions_S, logits.dim(1));
   const Value u = xla::Min((xla::Convert(bits, DType::kF32) + 0.5) * 0x1.0p-32,
                            xla::Constant(*logits.graph(), 1.0 - 0x1.0p-24, DType::kF32));
-  const Value gumbel = -xla::Log(-xla::Log1p(-u));
-  const Value noisy = scaled + xla::Select(random, one, zero) * gumbel;
+  const Value shifted = scaled - xla::ReduceMax(scaled, {1}, true);
+  const Value weights = xla::Exp(shifted);
+  // Greedy compares logits: weights that differ by less than their rounding would tie.
+  const Value score = xla::Select(random, weights / -xla::Log1p(-u), scaled);
 
   Sampled out;
-  out.tokens_S = xla::ArgMax(noisy, 1);
-  out.logprobs_S = xla::TakeAlongLast(scaled, out.tokens_S) - xla::LogSumExp(scaled, {1});
+  out.tokens_S = xla::ArgMax(score, 1);
+  out.logprobs_S =
+      xla::TakeAlongLast(shifted, out.tokens_S) - xla::Log(xla::ReduceSum(weights, {1}));
   return out;
 }
 

@@ -1,4 +1,4 @@
-// The sampler as traced ops: Gumbel-max with counter-based random bits.
+// The sampler as traced ops: a race of exponential clocks with counter-based random bits.
 //
 // S slots, V vocabulary.
 #pragma once
