@@ -182,6 +182,21 @@ TEST(EpisodeTest, T1_T5_ManyTurnsKeepEveryTokenAsItWasSampled) {
   EXPECT_THAT(stage.script.actions, ElementsAre("say 1", "look", "say 3"));
 }
 
+TEST(EpisodeTest, TheTemplateIsToldOfTheEnvironmentsTools) {
+  Stage stage;
+  stage.text.chat = tokenizer::ChatTemplate::Parse(
+                        "{% if tools %}{{ tools[0].function.name }};{% endif %}"
+                        "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}")
+                        .value();
+  stage.script.tools_json = R"([{"type": "function", "function": {"name": "look"}}])";
+  const Trajectory t = stage.Run();
+  EXPECT_EQ(stage.Text(t, t.turns[0]), "look;system:S;user:2+2?;");
+  // What the run configures comes first.
+  stage.options.tools_json = R"([{"type": "function", "function": {"name": "mine"}}])";
+  const Trajectory other = stage.Run();
+  EXPECT_EQ(stage.Text(other, other.turns[0]), "mine;system:S;user:2+2?;");
+}
+
 TEST(EpisodeTest, TheTurnBudgetEnds) {
   Stage stage;
   stage.options.turns_max = 2;

@@ -39,6 +39,9 @@ class ScriptedEnvironment final : public env::Environment {
     script_->actions.push_back(action);
     co_return script_->step(action);
   }
+  std::string tools_json() const override {
+    return script_->resets.empty() ? "" : script_->tools_json;
+  }
 
  private:
   Loop& loop_;

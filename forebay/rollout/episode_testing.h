@@ -60,7 +60,8 @@ struct EnvironmentScript {
   Duration takes = std::chrono::seconds(1);
   std::function<Result<std::vector<env::Message>>(const env::ResetRequest&)> reset;
   std::function<Result<env::StepResult>(const std::string&)> step;
-  Status acquire;  // what Acquire reports
+  Status acquire;          // what Acquire reports
+  std::string tools_json;  // that the environment tells of after its reset
   // What happened.
   std::vector<env::ResetRequest> resets;
   std::vector<std::string> actions;
