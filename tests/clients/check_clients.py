@@ -52,7 +52,7 @@ def openai_client(url: str, model: str) -> None:
             text += piece.delta.content or ""
             finish = piece.finish_reason or finish
     check("the stream says the same", text == choice.message.content)
-    check("and ends the same", finish == choice.finish_reason and usage == answer.usage)
+    check("and ends the same", finish == choice.finish_reason and usage.completion_tokens == answer.usage.completion_tokens)
     check("n", len(create(model=model, messages=MESSAGES, max_tokens=4, n=3).choices) == 3)
     forced = create(model=model, messages=MESSAGES, max_tokens=4, temperature=0, tools=TOOLS, tool_choice="auto",
                     stop=["\n\n"], presence_penalty=0.1, frequency_penalty=0.1, user="me", logit_bias={"1": -100})
