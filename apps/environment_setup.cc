@@ -34,16 +34,9 @@ Result<std::unique_ptr<env::EnvironmentPool>> MakeInner(const control::Config& c
   options.command = e.command;
   options.folder = config.folder;
   options.environment["FOREBAY_ENV_OPTIONS"] = e.options;
-  std::string python_path;
-  for (const std::string& folder : e.python_path) {
-    if (!python_path.empty()) python_path += ':';
-    python_path += config.Resolve(folder);
+  if (const std::string path = PythonPath(config); !path.empty()) {
+    options.environment["PYTHONPATH"] = path;
   }
-  if (const char* inherited = std::getenv("PYTHONPATH");
-      inherited && *inherited && !python_path.empty()) {
-    python_path += std::string(":") + inherited;
-  }
-  if (!python_path.empty()) options.environment["PYTHONPATH"] = python_path;
   options.processes = e.processes;
   options.episodes_per_process = e.episodes_per_process;
   options.start_deadline = FromSeconds(e.start_deadline_s);
@@ -54,6 +47,18 @@ Result<std::unique_ptr<env::EnvironmentPool>> MakeInner(const control::Config& c
 }
 
 }  // namespace
+
+std::string PythonPath(const control::Config& config) {
+  std::string out;
+  for (const std::string& folder : config.env.python_path) {
+    if (!out.empty()) out += ':';
+    out += config.Resolve(folder);
+  }
+  if (const char* inherited = std::getenv("PYTHONPATH"); inherited && *inherited && !out.empty()) {
+    out += std::string(":") + inherited;
+  }
+  return out;
+}
 
 Result<std::unique_ptr<env::EnvironmentPool>> MakeEnvironment(const control::Config& config,
                                                               const std::string& stderr_path,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
@@ -15,6 +16,9 @@ namespace forebay::apps {
 Result<std::unique_ptr<env::EnvironmentPool>> MakeEnvironment(const control::Config& config,
                                                               const std::string& stderr_path,
                                                               Loop& loop);
+
+// env.python_path in front of our PYTHONPATH; "" when it names no folder.
+std::string PythonPath(const control::Config& config);
 
 // Starts one episode of the evaluation split and ends it: finds a broken environment before
 // anything is spent on the run. The error is the environment's own, with its command.

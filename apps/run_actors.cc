@@ -61,6 +61,8 @@ Task<Result<rollout::GenerateResult>> GenerateOne(Loop& loop, rollout::Engine& e
   co_return co_await done.Wait();
 }
 
+Task<void> Keep(Task<Status> task, Status* status) { *status = co_await std::move(task); }
+
 }  // namespace
 
 // What actors see of the coordinator and the buffer. Lives on the loop.
@@ -219,14 +221,12 @@ class RunActors::Client final : public rollout::ActorClient {
     if (!generated.ok() && generated.status().code() == StatusCode::kUnavailable) {
       Fail(generated.status().WithContext("the rollout engine died"));
     } else if (failures_ >= kFailuresToProbe) {
-      const control::EnvSection& e = owner_.deps_.config->env;
       // Once may be bad luck: another episode can have killed the process under this one.
       Status check;
       for (int probe = 0; probe < kProbes && !stopped_; ++probe) {
         if (probe > 0) co_await owner_.loop_->SleepUntil(owner_.loop_->Now() + kProbePause);
-        check = co_await CheckEnvironment(*owner_.loop_, *owner_.environments_,
-                                          FromSeconds(e.start_deadline_s),
-                                          FromSeconds(e.reset_deadline_s));
+        Task<Status> checking = owner_.Check([this] { return stopped_; });
+        check = co_await std::move(checking);
         if (check.ok()) break;
       }
       if (!check.ok()) Fail(check.WithContext("every recent episode failed"));
@@ -276,6 +276,7 @@ RunActors::~RunActors() {
   });
   loop_->Stop();
   thread_.join();    // may wait: the destructor's thread is another one
+  harness_.reset();  // an abandoned episode that had ended since would have asked for it
   workers_.reset();  // jobs of abandoned episodes, with what they refer to still there
 }
 
@@ -296,29 +297,32 @@ void RunActors::Await(std::function<Task<void>()> make) {
 
 Result<std::unique_ptr<RunActors>> RunActors::Create(const Deps& deps) {
   std::unique_ptr<RunActors> actors(new RunActors(deps));
-  FB_RETURN_IF_ERROR(
-      rollout::CheckEpisodeSetup(*deps.model->tokenizer, *deps.model->chat,
-                                 actors->Episode("train", deps.config->rollout.temperature)));
   Status status;
-  actors->OnLoop([&] {
-    auto made =
-        MakeEnvironment(*deps.config, deps.run->path() + "/environment.log", *actors->loop_);
-    if (made.ok()) {
-      actors->environments_ = std::move(made).value();
-    } else {
-      status = made.status();
-    }
-  });
+  actors->OnLoop([&] { status = actors->MakePlayers(); });
   FB_RETURN_IF_ERROR(status);
-  actors->Await([&] { return actors->Check(&status); });
+  actors->Await([&] { return Keep(actors->Check(nullptr), &status); });
   FB_RETURN_IF_ERROR(status);
   return actors;
 }
 
-Task<void> RunActors::Check(Status* status) {
+Status RunActors::MakePlayers() {
+  const control::Config& c = *deps_.config;
+  if (c.env.kind == "harness") {
+    FB_ASSIGN_OR_RETURN(harness_, HarnessEpisodes::Start(*loop_, c, *deps_.model, deps_.engine));
+    return OkStatus();
+  }
+  FB_RETURN_IF_ERROR(rollout::CheckEpisodeSetup(*deps_.model->tokenizer, *deps_.model->chat,
+                                                Episode("train", c.rollout.temperature)));
+  FB_ASSIGN_OR_RETURN(environments_,
+                      MakeEnvironment(c, deps_.run->path() + "/environment.log", *loop_));
+  return OkStatus();
+}
+
+Task<Status> RunActors::Check(std::function<bool()> abort) {
+  if (harness_) return harness_->Check(std::move(abort));
   const control::EnvSection& e = deps_.config->env;
-  *status = co_await CheckEnvironment(*loop_, *environments_, FromSeconds(e.start_deadline_s),
-                                      FromSeconds(e.reset_deadline_s));
+  return CheckEnvironment(*loop_, *environments_, FromSeconds(e.start_deadline_s),
+                          FromSeconds(e.reset_deadline_s));
 }
 
 buffer::BufferListener RunActors::listener() {
@@ -358,18 +362,26 @@ rollout::EpisodeOptions RunActors::Episode(const std::string& split, double temp
   return options;
 }
 
+rollout::EpisodePlayer RunActors::Player(const std::string& split, double temperature) const {
+  const rollout::EpisodeOptions options = Episode(split, temperature);
+  if (harness_) return harness_->Player(split, temperature, options.on_failure);
+  return rollout::MakeEpisodePlayer({.loop = loop_.get(),
+                                     .engine = deps_.engine,
+                                     .environments = environments_.get(),
+                                     .tokenizer = deps_.model->tokenizer.get(),
+                                     .chat = deps_.model->chat.get()},
+                                    options);
+}
+
 void RunActors::Start(control::Coordinator* coordinator, buffer::Buffer* buffer) {
   OnLoop([&] {
     coordinator_ = coordinator;
     buffer_ = buffer;
     coordinator->SetWake([this] { loop_->Post([this] { client_->WakeAll(); }); });
-    pool_ = rollout::ActorPool::Create({.loop = loop_.get(),
-                                        .engine = deps_.engine,
-                                        .environments = environments_.get(),
-                                        .tokenizer = deps_.model->tokenizer.get(),
-                                        .chat = deps_.model->chat.get(),
-                                        .client = client_.get()},
-                                       Episode("train", deps_.config->rollout.temperature));
+    pool_ =
+        rollout::ActorPool::Create({.loop = loop_.get(),
+                                    .client = client_.get(),
+                                    .play = Player("train", deps_.config->rollout.temperature)});
     pool_->Resize(deps_.config->rollout.actors);
   });
 }
@@ -385,7 +397,7 @@ struct RunActors::EvalState {
 
 Task<void> RunActors::EvaluateSome(std::shared_ptr<EvalState> state) {
   const control::EvalSection& eval = deps_.config->eval;
-  const rollout::EpisodeOptions options = Episode("eval", eval.temperature);
+  const rollout::EpisodePlayer play = Player("eval", eval.temperature);
   const std::function<bool()> aborted = [this] { return evaluation_stopped_.load(); };
   while (state->next < eval.tasks * eval.samples && !evaluation_stopped_) {
     const int64_t i = state->next++;
@@ -395,9 +407,8 @@ Task<void> RunActors::EvaluateSome(std::shared_ptr<EvalState> state) {
     assignment.id.member = static_cast<int32_t>(i % eval.samples);
     assignment.seed = DeriveSeed(static_cast<uint64_t>(deps_.config->run.seed), kEvalSeed,
                                  static_cast<uint64_t>(i));
-    const Trajectory t =
-        co_await rollout::RunEpisode(*loop_, *deps_.engine, *environments_, *deps_.model->tokenizer,
-                                     *deps_.model->chat, options, assignment, aborted);
+    Task<Trajectory> playing = play(assignment, aborted);
+    const Trajectory t = co_await std::move(playing);
     EvalResult& r = state->result;
     if (!Trains(t.outcome)) {
       ++r.failed;
@@ -415,7 +426,8 @@ Task<void> RunActors::EvaluateAll(EvalResult* result) {
   if (c.eval.tasks == 0) co_return;
   const TimePoint start = loop_->Now();
   auto state = std::make_shared<EvalState>(*loop_);
-  state->running = std::min(c.eval.tasks * c.eval.samples, 2 * c.rollout.slots);
+  const int64_t most = harness_ ? c.rollout.actors : 2 * c.rollout.slots;  // each a process
+  state->running = std::min(c.eval.tasks * c.eval.samples, most);
   for (int64_t i = state->running; i > 0; --i) loop_->Spawn(EvaluateSome(state));
   co_await state->done.Wait();
   *result = state->result;
@@ -443,6 +455,10 @@ Task<void> RunActors::DrainAll(TimePoint deadline) {
       deps_.run->Log(std::to_string(left) + " episodes did not end in time and were abandoned");
   }
   if (environments_) co_await environments_->Shutdown(deadline);
+  if (harness_) {
+    Task<void> stopping = harness_->Stop(deadline);
+    co_await std::move(stopping);
+  }
 }
 
 void RunActors::Drain(Duration deadline) {

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "apps/harness_setup.h"
 #include "apps/model_setup.h"
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
@@ -43,7 +44,8 @@ class RunActors {
     // Called once, on the loop, when acting cannot go on: the reason. Must not block.
     std::function<void(const Status&)> on_failure;
   };
-  // Starts the thread and the environment, and checks that one episode can begin.
+  // Starts the thread and the environment (or, for a harness, its endpoint), and checks that one
+  // episode can begin.
   static Result<std::unique_ptr<RunActors>> Create(const Deps& deps);
   ~RunActors();  // drains
 
@@ -81,7 +83,10 @@ class RunActors {
   void OnLoop(const std::function<void()>& fn);
   void Await(std::function<Task<void>()> make);
   rollout::EpisodeOptions Episode(const std::string& split, double temperature) const;
-  Task<void> Check(Status* status);
+  rollout::EpisodePlayer Player(const std::string& split, double temperature) const;
+  Status MakePlayers();
+  // Whether an episode can begin; `abort` as of a player.
+  Task<Status> Check(std::function<bool()> abort);
   Task<void> EvaluateAll(EvalResult* result);
   Task<void> EvaluateSome(std::shared_ptr<EvalState> state);
   Task<void> DrainAll(TimePoint deadline);
@@ -90,7 +95,8 @@ class RunActors {
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<WorkerPool> workers_;
   std::thread thread_;
-  std::unique_ptr<env::EnvironmentPool> environments_;
+  std::unique_ptr<env::EnvironmentPool> environments_;  // null with a harness
+  std::unique_ptr<HarnessEpisodes> harness_;
   std::unique_ptr<Client> client_;
   std::unique_ptr<rollout::ActorPool> pool_;
   control::Coordinator* coordinator_ = nullptr;  // on the loop

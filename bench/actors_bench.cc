@@ -215,13 +215,15 @@ class Rig {
     options.stop_tokens = {"<|im_end|>"};
     options.bos_token = "<|im_start|>";
     options.eos_token = "<|im_end|>";
-    pool_ = rollout::ActorPool::Create({.loop = loop_.get(),
-                                        .engine = &engine,
-                                        .environments = environments_.get(),
-                                        .tokenizer = &tokenizer,
-                                        .chat = &chat,
-                                        .client = &client_},
-                                       options);
+    pool_ = rollout::ActorPool::Create(
+        {.loop = loop_.get(),
+         .client = &client_,
+         .play = rollout::MakeEpisodePlayer({.loop = loop_.get(),
+                                             .engine = &engine,
+                                             .environments = environments_.get(),
+                                             .tokenizer = &tokenizer,
+                                             .chat = &chat},
+                                            options)});
     thread_ = std::thread([this] { loop_->Run(); });
   }
   ~Rig() {

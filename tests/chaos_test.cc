@@ -189,13 +189,15 @@ TEST(ChaosTest, B2_B3_L2_AThousandEpisodesOneInFiveFaultyEndExactly) {
     rollout::EpisodeOptions episode{
         .environment = "chaos", .step_deadline = seconds(10), .stop_tokens = {"<|im_end|>"}};
     episode.workers = &workers;
-    const auto pool = rollout::ActorPool::Create({.loop = loop.get(),
-                                                  .engine = &engine,
-                                                  .environments = environments->get(),
-                                                  .tokenizer = text.tokenizer.get(),
-                                                  .chat = text.chat.get(),
-                                                  .client = &client},
-                                                 episode);
+    const auto pool = rollout::ActorPool::Create(
+        {.loop = loop.get(),
+         .client = &client,
+         .play = rollout::MakeEpisodePlayer({.loop = loop.get(),
+                                             .engine = &engine,
+                                             .environments = environments->get(),
+                                             .tokenizer = text.tokenizer.get(),
+                                             .chat = text.chat.get()},
+                                            episode)});
     loop->Post([&] { pool->Resize(kActors); });
     loop->Spawn(WhenIdle(loop.get(), pool.get(), environments->get(), &client, buffer->get()),
                 [&] { loop->Stop(); });

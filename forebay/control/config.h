@@ -39,8 +39,8 @@ struct MeshSection {
 
 struct EnvSection {
   std::string name = "environment";
-  std::string kind = "python";       // python | builtin | openenv
-  std::vector<std::string> command;  // python: argv; relative paths are relative to the config file
+  std::string kind = "python";       // python | builtin | openenv | harness
+  std::vector<std::string> command;  // python, harness: argv; relative to the config file
   std::vector<std::string> python_path;
   std::string builtin;         // builtin: its name
   std::string options = "{}";  // JSON handed to the environment
@@ -48,6 +48,8 @@ struct EnvSection {
   int64_t episodes_per_process = 256;
   int64_t tasks = 0;  // number of training tasks, cycled in shuffled epochs; 0: task = group
   double start_deadline_s = 30, reset_deadline_s = 30, step_deadline_s = 60;
+  double episode_deadline_s = 600;        // harness
+  int64_t episode_tokens_max = 65536;     // harness: of all branches together
   std::string url;                        // openenv: its server
   std::string token_variable;             // the variable of ours that holds the server's token
   std::vector<std::string> tools;         // calculator | python | shell | mcp

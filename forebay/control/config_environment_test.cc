@@ -27,6 +27,7 @@ TEST(ConfigEnvironmentTest, ToolsAndServersThatFit) {
            {.kind = "builtin", .builtin = "dataset", .tools = {"calculator", "python", "shell"}},
            {.command = {"x"}, .tools = {"mcp"}, .mcp_command = {"server"}},
            {.command = {"x"}, .tools = {"mcp", "python"}, .mcp_url = "http://127.0.0.1:1/mcp"},
+           {.kind = "harness", .command = {"x"}},
            {.kind = "openenv", .url = "http://127.0.0.1:1"}}) {
     EXPECT_EQ(CheckCombinations(With(std::move(env))), OkStatus());
   }
@@ -35,6 +36,8 @@ TEST(ConfigEnvironmentTest, ToolsAndServersThatFit) {
 TEST(ConfigEnvironmentTest, WhatDoesNotFitIsNamed) {
   const std::vector<std::pair<EnvSection, std::string>> cases = {
       {{.kind = "openenv"}, "env.url is missing"},
+      {{.kind = "harness"}, "env.command is missing: for env.kind = \"harness\""},
+      {{.kind = "harness", .command = {"x"}, .tools = {"calculator"}}, "brings its own tools"},
       {{.command = {"x"}, .tools = {"calculater"}}, "'calculater'; there are: calculator"},
       {{.command = {"x"}, .tools = {"python", "python"}}, "'python' twice"},
       {{.command = {"x"}, .tools = {"mcp"}}, "env.mcp_command or by env.mcp_url"},
@@ -45,6 +48,14 @@ TEST(ConfigEnvironmentTest, WhatDoesNotFitIsNamed) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(status.message(), HasSubstr(text));
   }
+}
+
+TEST(ConfigEnvironmentTest, AConversationOfAHarnessFitsASlotAndARow) {
+  Config config = With({.kind = "harness", .command = {"x"}});
+  config.rollout.tokens_max = config.rollout.context / 2;
+  const Status status = CheckCombinations(config);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("rollout.tokens_max = 256 and rollout.context = 512"));
 }
 
 }  // namespace

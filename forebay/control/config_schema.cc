@@ -63,13 +63,15 @@ std::vector<Field> Fields(Config& c) {
       {"env.kind",
        &c.env.kind,
        "python: a process that speaks docs/environment_protocol.md; builtin: compiled in; openenv: "
-       "a server",
+       "a server; harness: a program that asks the policy through OpenAI's API (docs/serving.md)",
        0,
        0,
-       {"python", "builtin", "openenv"}},
+       {"python", "builtin", "openenv", "harness"}},
       {"env.command", &c.env.command,
-       "program and arguments (python); file names are relative to the config file"},
-      {"env.python_path", &c.env.python_path, "folders put in front of PYTHONPATH (python)"},
+       "program and arguments (python, harness: started for each episode); file names are "
+       "relative to the config file"},
+      {"env.python_path", &c.env.python_path,
+       "folders put in front of PYTHONPATH (python, harness)"},
       {"env.builtin", &c.env.builtin, "name of the built-in environment"},
       {"env.options", &c.env.options, "JSON object handed to the environment"},
       {"env.processes", &c.env.processes, "environment processes", 1, 1024},
@@ -82,6 +84,11 @@ std::vector<Field> Fields(Config& c) {
        3600},
       {"env.reset_deadline_s", &c.env.reset_deadline_s, "seconds for a reset", 0.01, 86400},
       {"env.step_deadline_s", &c.env.step_deadline_s, "seconds for a step", 0.01, 86400},
+      {"env.episode_deadline_s", &c.env.episode_deadline_s,
+       "seconds for an episode (harness); then its processes are killed", 0.1, 86400},
+      {"env.episode_tokens_max", &c.env.episode_tokens_max,
+       "tokens of an episode with all its branches (harness); then its calls are refused", 8,
+       1 << 20},
       {"env.url", &c.env.url, "the server (openenv), for instance http://127.0.0.1:8000"},
       {"env.token_variable", &c.env.token_variable,
        "environment variable with the token that env.url wants; empty: none"},
@@ -258,6 +265,28 @@ std::vector<Field> Fields(Config& c) {
 
 namespace {
 
+Status CheckHarness(const Config& c) {
+  if (c.env.command.empty()) {
+    return InvalidArgument(
+        "env.command is missing: for env.kind = \"harness\" give the program and its arguments "
+        "that play an episode, for instance [\"python3\", \"agent.py\"]");
+  }
+  if (!c.env.tools.empty()) {
+    return InvalidArgument(
+        "env.tools has no effect with env.kind = \"harness\": a harness brings its own tools and "
+        "names them in its requests; leave env.tools out");
+  }
+  if (c.rollout.tokens_max != c.rollout.context) {
+    return InvalidArgument(fmt::format(
+        "rollout.tokens_max = {} and rollout.context = {}: with env.kind = \"harness\" they must "
+        "be "
+        "the same, because each conversation may fill a slot and is a sequence of its own in a "
+        "row; env.episode_tokens_max limits all of an episode's together",
+        c.rollout.tokens_max, c.rollout.context));
+  }
+  return OkStatus();
+}
+
 Status CheckTools(const EnvSection& env) {
   if (env.kind == "openenv" && env.url.empty()) {
     return InvalidArgument(
@@ -334,6 +363,7 @@ Status CheckCombinations(const Config& c) {
         "env.command is missing: for env.kind = \"python\" give the program and its arguments, "
         "for instance [\"python3\", \"env.py\"]");
   }
+  if (c.env.kind == "harness") FB_RETURN_IF_ERROR(CheckHarness(c));
   FB_RETURN_IF_ERROR(CheckTools(c.env));
   if (c.env.kind == "builtin" && c.env.builtin.empty()) {
     return InvalidArgument(

@@ -21,13 +21,11 @@ constexpr auto kNextRetryAfter =
 
 // Shared with the actors, so that one that is still parked in Next may outlive the pool.
 struct PoolState {
-  PoolState(const ActorPool::Deps& deps_in, const EpisodeOptions& options_in)
-      : deps(deps_in), options(options_in) {
+  explicit PoolState(ActorPool::Deps deps_in) : deps(std::move(deps_in)) {
     stats.outcomes.resize(kOutcomes, 0);
   }
 
   const ActorPool::Deps deps;
-  const EpisodeOptions options;
   int64_t target = 0;  // actors wanted
   int64_t live = 0;    // actors running
   bool stopping = false;
@@ -59,12 +57,8 @@ Task<void> RunActor(std::shared_ptr<PoolState> state) {
     ++state->stats.running;
     // An assignment that arrives while stopping still gets its (aborted) trajectory: nothing is
     // lost silently.
-    const ActorPool::Deps& deps = state->deps;
-    std::function<bool()> abort = [s = state.get()] { return s->stopping; };
     Task<Trajectory> episode =
-        deps.play ? deps.play(*assignment, std::move(abort))
-                  : RunEpisode(*deps.loop, *deps.engine, *deps.environments, *deps.tokenizer,
-                               *deps.chat, state->options, *assignment, std::move(abort));
+        state->deps.play(*assignment, [s = state.get()] { return s->stopping; });
     Trajectory trajectory = co_await std::move(episode);
     ++state->stats.episodes;
     ++state->stats.outcomes[static_cast<size_t>(trajectory.outcome)];
@@ -80,8 +74,7 @@ Task<void> RunActor(std::shared_ptr<PoolState> state) {
 
 class Pool final : public ActorPool {
  public:
-  Pool(const Deps& deps, const EpisodeOptions& options)
-      : state_(std::make_shared<PoolState>(deps, options)) {}
+  explicit Pool(Deps deps) : state_(std::make_shared<PoolState>(std::move(deps))) {}
   ~Pool() override {
     state_->stopping = true;
     state_->closed = true;
@@ -118,8 +111,15 @@ class Pool final : public ActorPool {
 
 }  // namespace
 
-std::unique_ptr<ActorPool> ActorPool::Create(const Deps& deps, const EpisodeOptions& options) {
-  return std::make_unique<Pool>(deps, options);
+EpisodePlayer MakeEpisodePlayer(const PlayerDeps& deps, const EpisodeOptions& options) {
+  return [deps, options](Assignment assignment, std::function<bool()> abort) {
+    return RunEpisode(*deps.loop, *deps.engine, *deps.environments, *deps.tokenizer, *deps.chat,
+                      options, assignment, std::move(abort));
+  };
+}
+
+std::unique_ptr<ActorPool> ActorPool::Create(Deps deps) {
+  return std::make_unique<Pool>(std::move(deps));
 }
 
 }  // namespace forebay::rollout

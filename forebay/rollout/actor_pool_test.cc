@@ -87,13 +87,15 @@ class Rig {
     script.step = [](const std::string&) -> Result<env::StepResult> {
       return env::StepResult{.done = true};
     };
-    pool = ActorPool::Create({.loop = loop.get(),
-                              .engine = &engine,
-                              .environments = &environments,
-                              .tokenizer = text.tokenizer.get(),
-                              .chat = text.chat.get(),
-                              .client = &client},
-                             {.environment = "scripted", .stop_tokens = {"<|im_end|>"}});
+    pool = ActorPool::Create(
+        {.loop = loop.get(),
+         .client = &client,
+         .play = MakeEpisodePlayer({.loop = loop.get(),
+                                    .engine = &engine,
+                                    .environments = &environments,
+                                    .tokenizer = text.tokenizer.get(),
+                                    .chat = text.chat.get()},
+                                   {.environment = "scripted", .stop_tokens = {"<|im_end|>"}})});
   }
 
   // Drains at `when`; the result comes when the loop has run.
@@ -218,7 +220,7 @@ TEST(ActorPoolTest, EpisodesMayBePlayedByOthers) {
     co_return out;
   };
   const std::unique_ptr<ActorPool> pool =
-      ActorPool::Create({.loop = loop.get(), .client = &client, .play = play}, {});
+      ActorPool::Create({.loop = loop.get(), .client = &client, .play = play});
   pool->Resize(2);
   std::optional<int64_t> left;
   // The first two are played to their end, the next two are told to stop.

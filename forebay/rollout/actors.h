@@ -55,6 +55,21 @@ Task<Trajectory> RunEpisode(Loop& loop, Engine& engine, env::EnvironmentPool& po
                             const tokenizer::ChatTemplate& chat, const EpisodeOptions& options,
                             Assignment assignment, std::function<bool()> abort);
 
+// Plays one episode to its end and always returns a valid trajectory, whatever fails. `abort` (may
+// be null) is asked now and then; when true the outcome is kAborted. On the loop. The player must
+// outlive the tasks it has made.
+using EpisodePlayer = std::function<Task<Trajectory>(Assignment, std::function<bool()> abort)>;
+
+// RunEpisode with these as a player; what is pointed to must outlive it.
+struct PlayerDeps {
+  Loop* loop;
+  Engine* engine;
+  env::EnvironmentPool* environments;
+  const tokenizer::Tokenizer* tokenizer;
+  const tokenizer::ChatTemplate* chat;
+};
+EpisodePlayer MakeEpisodePlayer(const PlayerDeps& deps, const EpisodeOptions& options);
+
 // Where actors get work and leave results (the coordinator, wired in apps/). Called on the loop.
 class ActorClient {
  public:
@@ -77,16 +92,10 @@ class ActorPool {
  public:
   struct Deps {
     Loop* loop;
-    Engine* engine;
-    env::EnvironmentPool* environments;
-    const tokenizer::Tokenizer* tokenizer;
-    const tokenizer::ChatTemplate* chat;
     ActorClient* client;
-    // Plays the episodes instead of RunEpisode, for instance RunHarnessEpisode; null: RunEpisode,
-    // which alone needs engine, environments, tokenizer and chat.
-    std::function<Task<Trajectory>(Assignment, std::function<bool()> abort)> play = nullptr;
+    EpisodePlayer play;  // how an actor plays what it was assigned
   };
-  static std::unique_ptr<ActorPool> Create(const Deps& deps, const EpisodeOptions& options);
+  static std::unique_ptr<ActorPool> Create(Deps deps);
   virtual ~ActorPool() = default;
   // Starts actors, or lets the surplus end after its current episode.
   virtual void Resize(int64_t actors) = 0;
