@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -48,14 +47,6 @@ Result<std::vector<int32_t>> StopTokens(const LoadedModel& model) {
   return out;
 }
 
-// A proxy of the machine's cannot reach our loopback address.
-std::string NoProxy() {
-  const char* ours = std::getenv("NO_PROXY");
-  if (ours == nullptr) ours = std::getenv("no_proxy");
-  const std::string before = ours == nullptr || *ours == '\0' ? "" : std::string(ours) + ",";
-  return before + "127.0.0.1,localhost";
-}
-
 }  // namespace
 
 Result<std::unique_ptr<HarnessEpisodes>> HarnessEpisodes::Start(Loop& loop,
@@ -83,7 +74,6 @@ rollout::HarnessOptions HarnessEpisodes::Options(const std::string& split,
   out.command = lifeline_.Wrap(e.command);
   out.folder = config_.folder;
   out.variables["FOREBAY_OPTIONS"] = e.options;
-  out.variables["NO_PROXY"] = out.variables["no_proxy"] = NoProxy();
   if (const std::string path = PythonPath(config_); !path.empty()) {
     out.variables["PYTHONPATH"] = path;
   }
@@ -129,10 +119,9 @@ Task<Status> HarnessEpisodes::Check(std::function<bool()> abort) const {
                     "policy: it must ask the endpoint of OPENAI_BASE_URL with OPENAI_API_KEY",
                     Seconds(options.deadline)));
   }
-  co_return why.WithContext(
-      fmt::format("env.command was started {} times and never played an "
-                  "episode to its end",
-                  kChecks));
+  co_return Unavailable(fmt::format(
+      "env.command was started {} times and never played an episode to its end; the last time: {}",
+      kChecks, why.message()));
 }
 
 }  // namespace forebay::apps

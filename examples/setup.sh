@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what an example needs beyond Forebay, into .deps/examples/NAME. Safe to run again.
 #
-#   examples/setup.sh gymnasium | mcp | miniwob | openenv | reasoning_gym | textarena | textworld
+#   examples/setup.sh gymnasium | harness | mcp | miniwob | openenv | reasoning_gym | textarena | textworld
 set -euo pipefail
 cd "$(dirname "$0")"
 name=${1:-}

@@ -27,15 +27,19 @@ class ExamplesTest(ForebayTest):
     def test_calculator(self):
         self.train_example("calculator", 1536)
 
+    def test_harness(self):
+        self.train_example("harness", 1024)
+
     def test_tools(self):
         self.train_example("tools", 1536)
 
     def test_what_a_server_needs_is_said(self):
-        done = self.train(SOURCE / "examples/openenv.toml", "--set", "model.path=tiny:", "--set", "env.url=http://127.0.0.1:1")
+        tiny = [word for value in TINY for word in ("--set", value)]
+        done = self.train(SOURCE / "examples/openenv.toml", *tiny, "--set", "env.url=http://127.0.0.1:1")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("the OpenEnv server", done.stderr)
         command = json.dumps([str(SOURCE / "examples/in_venv.sh"), "no_such_example", "x.py"])
-        done = self.train(SOURCE / "examples/mcp.toml", "--set", "model.path=tiny:", "--set", f"env.mcp_command={command}")
+        done = self.train(SOURCE / "examples/mcp.toml", *tiny, "--set", f"env.mcp_command={command}")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("run examples/setup.sh no_such_example", done.stderr)
 
@@ -63,7 +67,7 @@ class ExamplesTest(ForebayTest):
     def test_the_setup_names_its_examples(self):
         done = subprocess.run([SOURCE / "examples/setup.sh"], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 2)
-        self.assertIn("gymnasium mcp miniwob openenv", done.stderr)
+        self.assertIn("gymnasium harness mcp miniwob openenv", done.stderr)
 
 
 if __name__ == "__main__":
