@@ -203,7 +203,7 @@ class XlaEngine final : public Engine {
       if (status.ok() && superseded) {
         status = Cancelled("newer weights were published before these were taken");
       } else if (status.ok()) {
-        runner_.SetWeights(std::move(*taking[i].weights));
+        uploader_.Free(runner_.SetWeights(std::move(*taking[i].weights)));
         version_.store(runner_.weights().policy_version, std::memory_order_release);
         MutexLock lock(mutex_);
         digest_ = runner_.weights().digest;

@@ -77,7 +77,10 @@ class EngineDevice {
   Status ClearSlot(int64_t slot) { return CopySlot(-1, slot, options_.shape.context); }
 
   const DeviceWeights& weights() const { return *weights_; }
-  void SetWeights(std::shared_ptr<DeviceWeights> weights) { weights_ = std::move(weights); }
+  // Returns those before.
+  std::shared_ptr<DeviceWeights> SetWeights(std::shared_ptr<DeviceWeights> weights) {
+    return std::exchange(weights_, std::move(weights));
+  }
   // Programs handed to the compiler since Create returned: none, or the engine has a bug.
   int64_t compiles_after_warmup() const { return compiles_ - warm_compiles_; }
 

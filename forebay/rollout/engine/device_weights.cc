@@ -7,6 +7,7 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "forebay/base/clock.h"
 #include "forebay/base/mutex.h"
@@ -102,15 +103,27 @@ void WeightUploader::Stop() {
   if (thread_.joinable() && thread_.get_id() != std::this_thread::get_id()) thread_.join();
 }
 
+void WeightUploader::Free(std::shared_ptr<DeviceWeights> weights) {
+  MutexLock lock(mutex_);
+  unused_.push_back(std::move(weights));
+  changed_.NotifyOne();
+}
+
 void WeightUploader::Run() {
   for (;;) {
     std::optional<Job> job;
+    std::vector<std::shared_ptr<DeviceWeights>> unused;
     {
       MutexLock lock(mutex_);
-      while (!waiting_ && !stopping_) changed_.WaitUntil(mutex_, TimePoint::max());
+      while (!waiting_ && unused_.empty() && !stopping_) {
+        changed_.WaitUntil(mutex_, TimePoint::max());
+      }
       if (stopping_) return;
+      unused.swap(unused_);
       job.swap(waiting_);
     }
+    unused.clear();  // before an upload needs the memory
+    if (!job) continue;
     deliver_(UploadWeights(*model_, client_, dtype_, *job->snapshot), std::move(job->taken));
   }
 }

@@ -48,6 +48,8 @@ class WeightUploader {
 
   // Never blocks. A snapshot that still waits is delivered as kCancelled.
   void Upload(std::shared_ptr<const weights::Snapshot> snapshot, Taken taken);
+  // Frees weights that are no longer used, on its thread.
+  void Free(std::shared_ptr<DeviceWeights> weights);
   // Ends the thread after the upload under way; what waits is delivered as kUnavailable.
   // Idempotent.
   void Stop();
@@ -66,6 +68,7 @@ class WeightUploader {
   Mutex mutex_;
   CondVar changed_;
   std::optional<Job> waiting_ FB_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<DeviceWeights>> unused_ FB_GUARDED_BY(mutex_);
   bool stopping_ FB_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

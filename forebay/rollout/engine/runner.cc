@@ -79,14 +79,15 @@ void Runner::Cancel(std::span<const uint64_t> ids) {
   }
 }
 
-void Runner::SetWeights(std::shared_ptr<DeviceWeights> weights) {
+std::shared_ptr<DeviceWeights> Runner::SetWeights(std::shared_ptr<DeviceWeights> weights) {
   const TimePoint began = Now();
-  device_->SetWeights(std::move(weights));
+  std::shared_ptr<DeviceWeights> before = device_->SetWeights(std::move(weights));
   table_.NewWeights();
   ++stats_.publishes;
   stats_.publish_stall_last_s = Seconds(Now() - began);
   stats_.publish_stall_seconds += stats_.publish_stall_last_s;
   stats_.publish_stall_max_s = std::max(stats_.publish_stall_max_s, stats_.publish_stall_last_s);
+  return before;
 }
 
 void Runner::Expire(TimePoint now) {

@@ -54,8 +54,9 @@ class Runner {
 
   void Add(Pending pending);
   void Cancel(std::span<const uint64_t> ids);
-  // From the next step on.
-  void SetWeights(std::shared_ptr<DeviceWeights> weights);
+  // From the next step on. Returns those before: to free them takes longer than to change them, so
+  // that is for another thread.
+  std::shared_ptr<DeviceWeights> SetWeights(std::shared_ptr<DeviceWeights> weights);
   // Ends what is late, gives free slots to who waits, and runs one program. An error is that of the
   // device, and nothing but EndAll is allowed after it.
   Status Step();
