@@ -28,6 +28,8 @@ namespace beast = boost::beast;
 using beast::error_code;
 using BeastText = beast::string_view;
 
+// A whole last chunk. Beast 1.81 asserts that it is not shown less of one twice.
+constexpr size_t kLastChunkBytes = 5;
 constexpr size_t kFieldsMax = 256;
 // Unparsed bytes beyond this are a chunk header or trailer that does not end.
 constexpr size_t kUnparsedMax = size_t{64} << 10;
@@ -51,6 +53,7 @@ class Collector final : public beast::http::basic_parser<kRequest> {
   HttpResponse response;
   std::string body;
   size_t body_bytes = 0;
+  uint64_t chunk_left = 0;  // of the chunk that is being read
   bool http11 = true;
 
  private:
@@ -77,8 +80,12 @@ class Collector final : public beast::http::basic_parser<kRequest> {
     error = {};
   }
   size_t on_body_impl(BeastText bytes, error_code& error) override { return Add(bytes, error); }
-  void on_chunk_header_impl(uint64_t, BeastText, error_code& error) override { error = {}; }
+  void on_chunk_header_impl(uint64_t size, BeastText, error_code& error) override {
+    error = {};
+    chunk_left = size;
+  }
   size_t on_chunk_body_impl(uint64_t, BeastText bytes, error_code& error) override {
+    chunk_left -= bytes.size();
     return Add(bytes, error);
   }
   void on_finish_impl(error_code& error) override { error = {}; }
@@ -149,6 +156,9 @@ Status HttpParser::Feed(std::string* input) {
   return impl_->With([&](auto& parser) -> Status {
     size_t used = 0;
     while (!parser.is_done() && used < input->size()) {
+      const bool between_chunks =
+          parser.is_header_done() && parser.chunked() && parser.chunk_left == 0;
+      if (between_chunks && input->size() - used < kLastChunkBytes) break;
       error_code error;
       const size_t n =
           parser.put(boost::asio::const_buffer(input->data() + used, input->size() - used), error);

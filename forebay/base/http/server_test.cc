@@ -72,6 +72,15 @@ TEST(HttpServerTest, AcceptsChunkedBodiesAndSaysContinue) {
   EXPECT_THAT(client.ReadUntil("\r\n\r\n"), StartsWith("HTTP/1.1 100 Continue"));
   client.Send("3\r\nabc\r\n2;ext=1\r\nde\r\n0\r\n\r\n");
   EXPECT_THAT(client.ReadUntil("abcde"), HasSubstr("POST /c abcde"));
+  // One byte after another, and a body that is empty.
+  for (const char* body : {"0\r\n\r\n", "1\r\nx\r\n0\r\n\r\n"}) {
+    for (const char c :
+         std::string("POST /d HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n") + body) {
+      client.Send(std::string(1, c));
+      usleep(500);
+    }
+    EXPECT_THAT(client.ReadUntil("POST /d "), HasSubstr("200 OK"));
+  }
 }
 
 TEST(HttpServerTest, AHeadRequestGetsNoBodyAndHttp10IsClosed) {

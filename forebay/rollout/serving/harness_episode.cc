@@ -1,7 +1,7 @@
 // Awaited tasks are named variables: g++ 12 miscompiles the lifetime of temporaries in co_await.
 #include "forebay/rollout/harness_episode.h"
 
-#include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -60,6 +60,12 @@ Task<Trajectory> RunHarnessEpisode(Loop& loop, RecordingProxy& proxy, HarnessOpt
   variables["OPENAI_BASE_URL"] = variables["OPENAI_API_BASE"] = access.base_url;
   variables["OPENAI_API_KEY"] = access.api_key;
   variables["FOREBAY_REWARD_URL"] = access.reward_url;
+  // Clients that follow HTTP_PROXY would look for us there.
+  for (const char* name : {"NO_PROXY", "no_proxy"}) {
+    const char* inherited = std::getenv(name);
+    const std::string local = "127.0.0.1,localhost";
+    variables.emplace(name, inherited == nullptr ? local : local + "," + inherited);
+  }
   variables["FOREBAY_TASK_ID"] = std::to_string(assignment.id.task_id);
   variables["FOREBAY_SPLIT"] = options.split;
   // Non-negative in every language.
