@@ -112,7 +112,8 @@ class HarnessTest(ForebayTest):
 
     def test_B2_B4_T7_episodes_are_trained_on_and_failures_replaced(self):
         config = self.config(PLAYS, deadline_s=20)
-        done = self.train(config, "--set", "eval.tasks=2", "--set", "eval.samples=1", "--set", "eval.temperature=0.0",
+        # sync: the first batch waits for each of its members, also for the one that hangs.
+        done = self.train(config, "--set", "run.mode=sync", "--set", "eval.tasks=2", "--set", "eval.samples=1", "--set", "eval.temperature=0.0",
                           timeout=600)
         self.assertEqual(done.returncode, 0, done.stderr + done.stdout[-2000:])
         report = self.report()
