@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "forebay/base/clock.h"
 #include "forebay/base/loop.h"

@@ -2,12 +2,12 @@
 
 #include <fmt/core.h>
 #include <poll.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -40,7 +40,7 @@ std::string ReadSome(int fd) {
 
 // A run of `true`, without the loop.
 Status Probe(const SandboxOptions& options) {
-  const Status started = [&options]() -> Status {
+  Status started = [&options]() -> Status {
     FB_ASSIGN_OR_RETURN(const std::unique_ptr<ChildProcess> process,
                         ChildProcess::Start(SandboxProcess(options, {"true"})));
     process->input().Close();

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "forebay/base/rng.h"
 #include "forebay/base/status.h"
