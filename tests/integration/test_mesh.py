@@ -1,5 +1,6 @@
 """Goal: a run whose learner is spread over devices trains and can be replayed; what does not divide is refused before
 anything starts."""
+import os
 import unittest
 
 from forebay_run import SMALL, ForebayTest
@@ -19,7 +20,8 @@ class MeshTest(ForebayTest):
     def test_what_does_not_divide_is_refused(self):
         config = self.write("c.toml", SMALL)
         self.assert_fails(self.train(config, "--virtual-devices", 2, "--set", "mesh.fsdp=4"), 2, "virtual_devices", "4")
-        self.assert_fails(self.train(config, "--virtual-devices", 3, "--set", "mesh.tensor=3"), 2,
+        self.assert_fails(self.train(config, "--virtual-devices", 3, "--set", "mesh.tensor=3",
+                                     "--set", "learner.row_lengths=[258]"), 2,
                           "mesh.tensor = 3", "num_attention_heads", "it may be 1")
         self.assert_fails(self.train(config, "--virtual-devices", 3, "--set", "mesh.fsdp=3"), 2,
                           "mesh.fsdp", "hidden_size", "it may be 1, 2, 4")
@@ -27,6 +29,18 @@ class MeshTest(ForebayTest):
                                      "--set", "learner.row_lengths=[256]"), 2, "multiples of 3", "258")
         # The CPU plugin shows one device.
         self.assert_fails(self.train(config, "--set", "mesh.data=2"), 2, "there is 1", "--virtual-devices 2")
+
+    def test_a_mesh_that_is_refused_costs_no_old_run(self):
+        config = self.write("c.toml", SMALL)
+        old = os.path.join(self.run_folder, "checkpoints", "latest")
+        os.makedirs(os.path.dirname(old))
+        for path in (os.path.join(self.run_folder, "config.toml"), old):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("an old run's\n")
+        refused = self.train(config, "--virtual-devices", 3, "--set", "mesh.tensor=3", "--set",
+                             "learner.row_lengths=[258]", "--overwrite")
+        self.assert_fails(refused, 2, "mesh.tensor = 3")
+        self.assertTrue(os.path.exists(old))
 
     def test_every_optimizer_trains(self):
         config = self.write("c.toml", SMALL)
