@@ -98,7 +98,9 @@ class RunActors::Client final : public rollout::ActorClient {
     const std::string encoded = co_await std::move(encoding);
     Task<Status> appending = AppendUntilStored(encoded);
     Status status = co_await std::move(appending);
-    if (status.ok()) owner_.deps_.run->WriteTrajectory(line);  // what stands there was acknowledged
+    // What stands there was acknowledged, which is not to say that it is trained on: the ledger may
+    // reject it as stale or count it as late.
+    if (status.ok()) owner_.deps_.run->WriteTrajectory(line);
     if (status.code() == StatusCode::kNotFound) {
       status = OkStatus();  // late: its group was closed meanwhile; counted by the ledger
     } else if (status.code() == StatusCode::kUnavailable) {
