@@ -194,8 +194,11 @@ class Buffer {
   // for room without a thread, until `deadline` (then kDeadlineExceeded, and the attempt stays in
   // flight); the caller waits neither for room nor for the device, but when segments are short it
   // may help to recycle some first (milliseconds, of the disk too). kNotFound: no such attempt in
-  // flight (late; counted and dropped). kInvalidArgument: not valid, or larger than
-  // record_bytes_max. kUnavailable: failed log, Close, or Unblock.
+  // flight (late; counted and dropped); with kOs and kMemory one that Reject or CloseGroup ends
+  // while its bytes are being copied gets OK all the same, as if it had been ended just after, and
+  // is counted as late. The same trajectory appended meanwhile (implied_dispatch) is told the same.
+  // kInvalidArgument: not valid, or larger than record_bytes_max. kUnavailable: failed log, Close,
+  // or Unblock.
   virtual void Append(Trajectory trajectory, TimePoint deadline,
                       std::function<void(Status)> done) = 0;
   // As Append, for bytes that Encode made; they are copied before the return. kDataLoss: their

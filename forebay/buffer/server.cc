@@ -22,13 +22,13 @@
 #include "forebay/base/file.h"
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/buffer/service/completions.h"
 #include "forebay/buffer/service/messages.h"
 #include "forebay/buffer/service/producers.h"
 #include "forebay/buffer/service/server_impl.h"
 #include "forebay/buffer/service/socket.h"
 #include "forebay/buffer/service/stream.h"
-#include "forebay/buffer/service/worker.h"
 
 namespace forebay::buffer {
 namespace {
@@ -168,8 +168,8 @@ Status ServerImpl::Open() {
     added = added && epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listeners_[i].fd.get(), &event) == 0;
   }
   if (!added) return ErrnoStatus("cannot watch a socket", errno);
-  quick_ = std::make_unique<Worker>();
-  slow_ = std::make_unique<Worker>();
+  quick_ = std::make_unique<WorkerPool>(1);
+  slow_ = std::make_unique<WorkerPool>(1);
   const MutexLock lock(stop_mutex_);
   thread_ = std::thread([this] { Run(); });
   return OkStatus();

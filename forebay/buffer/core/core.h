@@ -85,6 +85,7 @@ class Core : public Buffer {
   struct Waiting {
     TrajectorySummary summary;
     float priority = 1;
+    uint32_t place = 0;  // see LogEntry
     std::string encoded;
     TimePoint since, deadline;
     Done done;
@@ -135,8 +136,8 @@ class Core : public Buffer {
                     LogSlot* slot);
   Status CheckAppend(const TrajectorySummary& summary, bool* duplicate, uint32_t* place, Done& done)
       FB_REQUIRES(mutex_);
-  bool TryReserve(const TrajectorySummary& summary, float priority, size_t bytes, const Done& done,
-                  LogSlot* slot) FB_REQUIRES(mutex_);
+  bool TryReserve(const TrajectorySummary& summary, float priority, size_t bytes, uint32_t place,
+                  const Done& done, LogSlot* slot) FB_REQUIRES(mutex_);
   void FinishAppend(const LogSlot& slot);
   void ApplySettled(Calls& calls) FB_REQUIRES(mutex_);
   void Admit(Calls& calls);
@@ -211,6 +212,7 @@ class Core : public Buffer {
   Status lease_error_ FB_GUARDED_BY(mutex_);
   // The least that a waiting reader needs; 0: none.
   int64_t groups_wanted_ FB_GUARDED_BY(mutex_) = 0;
+  int64_t readers_waiting_ FB_GUARDED_BY(mutex_) = 0;  // for groups
   bool appends_paused_ FB_GUARDED_BY(mutex_) = false, readers_paused_ FB_GUARDED_BY(mutex_) = false;
   uint64_t unblocked_ FB_GUARDED_BY(mutex_) = 0;  // times
   std::string unblock_reason_ FB_GUARDED_BY(mutex_);

@@ -220,12 +220,12 @@ Core::Place Core::StartAppend(std::string_view encoded, const AppendOptions& opt
     ended = CheckAppend(*summary, &duplicate, &place, done);
     if (ended.ok() && !duplicate) {
       if (waiting_.empty() && !appends_paused_ &&
-          TryReserve(*summary, options.priority, encoded.size(), done, slot)) {
-        slot->kept->entry.place = place;
+          TryReserve(*summary, options.priority, encoded.size(), place, done, slot)) {
         return Place::kReserved;
       }
       waiting_.push_back({.summary = *summary,
                           .priority = options.priority,
+                          .place = place,
                           .encoded = std::string(encoded),
                           .since = Now(),
                           .deadline = options.deadline,
@@ -295,12 +295,13 @@ void Core::TellTwins(int64_t trajectory_id, const Status& status, Calls& calls) 
 }
 
 bool Core::TryReserve(const TrajectorySummary& summary, float priority, size_t bytes,
-                      const Done& done, LogSlot* slot) {
+                      uint32_t place, const Done& done, LogSlot* slot) {
   RecordHeader header{.type = RecordType::kTrajectory,
                       .min_version = static_cast<uint32_t>(summary.min_version),
                       .priority = priority};
   header.SetId(summary.id);
-  return log_->Reserve(Log::Kind::kTrajectory, header, bytes, log_->sync() ? done : nullptr, slot);
+  return log_->Reserve(Log::Kind::kTrajectory, header, bytes, place, log_->sync() ? done : nullptr,
+                       slot);
 }
 
 // Lets waiting appends go on, in order, as far as there is room.
@@ -314,8 +315,8 @@ void Core::Admit(Calls& calls) {
       if (waiting_.empty() || appends_paused_) break;
       Waiting& first = waiting_.front();
       const bool gone = !table_.InFlight(first.summary.id);  // rejected while it waited
-      if (!gone &&
-          !TryReserve(first.summary, first.priority, first.encoded.size(), first.done, &slot)) {
+      if (!gone && !TryReserve(first.summary, first.priority, first.encoded.size(), first.place,
+                               first.done, &slot)) {
         break;
       }
       append_wait_seconds_ += Seconds(Now() - first.since);
@@ -391,7 +392,8 @@ Status Core::SettleEntry(const LogEntry& entry, Calls& calls) {
     table_.CountLate();  // its attempt was ended meanwhile
   }
   if (!entry.durable) table_.EndAppend(id);
-  TellTwins(id.trajectory_id, status, calls);
+  // What is appended without the lock was told OK before this.
+  TellTwins(id.trajectory_id, log_->sync() ? status : OkStatus(), calls);
   return status;
 }
 

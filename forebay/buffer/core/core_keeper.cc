@@ -275,7 +275,7 @@ void Core::Move(uint32_t number) {
       if (!where || where->segment != number || where->offset_64 != offset_64) continue;
       RecordHeader header = record.header;
       header.code = kMovedRecord;
-      if (!log_->Reserve(Log::Kind::kMove, header, payload->size(), {}, &slot)) break;
+      if (!log_->Reserve(Log::Kind::kMove, header, payload->size(), 0, {}, &slot)) break;
     }
     log_->Fill(slot, *payload);
     if (!log_->sync()) FinishAppend(slot);

@@ -60,10 +60,13 @@ void Core::WakeReaders() {
 Status Core::WaitForGroups(int64_t groups, TimePoint deadline, uint64_t unblocked) {
   if (unblocked != unblocked_) return Unavailable("unblocked: " + unblock_reason_);
   if (Now() >= deadline) return LeaseTimedOut(groups);
-  groups_wanted_ = groups_wanted_ == 0 ? groups : std::min(groups_wanted_, groups);
   expected_ = true;
   if (log_->HasSettled()) return OkStatus();  // it may be enough
+  groups_wanted_ = groups_wanted_ == 0 ? groups : std::min(groups_wanted_, groups);
+  ++readers_waiting_;
   readers_.WaitUntil(mutex_, deadline);
+  // A wish that nobody has any more would cost each append the lock.
+  if (--readers_waiting_ == 0) groups_wanted_ = 0;
   return OkStatus();
 }
 

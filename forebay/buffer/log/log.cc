@@ -59,7 +59,7 @@ int64_t Log::payload_bytes_max() const {
          static_cast<int64_t>(kRecordAlign);
 }
 
-bool Log::Reserve(Kind kind, const RecordHeader& header, size_t payload_bytes,
+bool Log::Reserve(Kind kind, const RecordHeader& header, size_t payload_bytes, uint32_t place,
                   std::function<void(Status)> done, LogSlot* slot) {
   const int64_t bytes = RecordBytes(payload_bytes);
   FB_CHECK(static_cast<int64_t>(payload_bytes) <= payload_bytes_max(), "a record too large");
@@ -91,10 +91,12 @@ bool Log::Reserve(Kind kind, const RecordHeader& header, size_t payload_bytes,
   }
   if (kind != Kind::kNote || done) {
     ++segment.unacknowledged;
-    pending_.push_back(
-        {.entry = {.header = slot->header, .offset_64 = slot->offset_64, .done = std::move(done)},
-         .segment = active_.get()});
-    slot->kept = &pending_.back();
+    pending_.push_back({.entry = {.header = slot->header,
+                                  .offset_64 = slot->offset_64,
+                                  .place = place,
+                                  .done = std::move(done)},
+                        .segment = active_.get()});
+    if (!sync()) slot->kept = &pending_.back();
   }
   return true;
 }
@@ -151,7 +153,7 @@ void Log::SealSlot(LogSlot& slot) const {
 bool Log::Note(const RecordHeader& header, std::string_view payload,
                std::function<void(Status)> done) {
   LogSlot slot;
-  while (!Reserve(Kind::kNote, header, payload.size(), done, &slot)) {
+  while (!Reserve(Kind::kNote, header, payload.size(), 0, done, &slot)) {
     const Status more = AddSpareForNotes();
     if (more.ok()) continue;
     // The log has failed, or is failing now; on_failure tells everybody.

@@ -8,9 +8,10 @@
 //            what is written, a third may be sealing a segment meanwhile.
 //   kOs      it is copied into a shared mapping of the segment's file, which outlives the process.
 //   kMemory  it is copied into memory. Notes are not even written.
-// With kSync acknowledgements come in log order. With the others a record stands for itself: its
-// header is written last, and recovery looks past what a killed process had not finished; to wait
-// for all earlier ones would let every thread that lost its processor in a copy stop all others.
+// With kSync records become durable, and the owner's, in log order; those who wait for neighbouring
+// groups may be told side by side. With the others a record stands for itself: its header is
+// written last, and recovery looks past what a killed process had not finished; to wait for all
+// earlier ones would let every thread that lost its processor in a copy stop all others.
 #pragma once
 
 #include <atomic>
@@ -80,7 +81,7 @@ struct LogSlot {
   RecordHeader header;
   uint32_t offset_64 = 0;
   char* at = nullptr;
-  KeptEntry* kept = nullptr;          // kOs, kMemory
+  KeptEntry* kept = nullptr;          // kOs, kMemory: valid until it is settled
   std::shared_ptr<FlushGroup> group;  // kSync
 };
 
@@ -128,10 +129,10 @@ class Log {
 
   enum class Kind { kNote, kTrajectory, kMove };
   // Takes the next place in the log. Never blocks. False: no room for a trajectory before segments
-  // are prepared or recycled (on_work), or the log has failed. `done` (kSync) is in the entry that
-  // TakeAcknowledged gives. Notes, and records that move, can use the last spare segments too,
-  // since they are what frees others.
-  bool Reserve(Kind kind, const RecordHeader& header, size_t payload_bytes,
+  // are prepared or recycled (on_work), or the log has failed. `place` and `done` (kSync) are in
+  // the entry that TakeAcknowledged or TakeSettled gives. Notes, and records that move, can use the
+  // last spare segments too, since they are what frees others.
+  bool Reserve(Kind kind, const RecordHeader& header, size_t payload_bytes, uint32_t place,
                std::function<void(Status)> done, LogSlot* slot);
   // Copies the payload to its place, checksummed. Call it soon: the segment waits for it. Then
   // kOs, kMemory: it is as durable as it gets, so Settle; kSync: Await or Kick.
@@ -234,13 +235,11 @@ class Log {
   void CloseGroup(FlushGroup& group) FB_REQUIRES(mutex_);
   uint32_t CopyPayload(char* to, std::string_view payload) const;  // its checksum
   void SealSlot(LogSlot& slot) const;
-  void FlushFront();
-  void FlushAll();
+  void WriteGroups(bool all);
   std::shared_ptr<FlushGroup> NextGroup();
   static Status WriteGroup(const FlushGroup& group);
-  void NoteWritten(const std::shared_ptr<FlushGroup>& group, const Status& status)
-      FB_REQUIRES(mutex_);
-  void Acknowledge(const FlushGroup& group, const Status& status);
+  void Acknowledge(const FlushGroup& group, bool written);
+  bool FailLocked(const Status& why) FB_REQUIRES(mutex_);
   void Seal(const std::shared_ptr<Segment>& segment);
   void RunFlusher();
   Result<std::shared_ptr<Segment>> NewSegment(uint32_t file_id);

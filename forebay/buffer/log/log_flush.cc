@@ -40,40 +40,34 @@ void Log::CloseGroup(FlushGroup& group) {
   group.copying.fetch_sub(1, std::memory_order_acq_rel);
 }
 
-// Writes the oldest group. The caller has set flushing_.
-void Log::FlushFront() {
-  const std::shared_ptr<FlushGroup> group = NextGroup();
-  if (group == nullptr) return;
-  const Status status = WriteGroup(*group);
-  {
-    AdaptiveLock lock(mutex_);
-    NoteWritten(group, status);
-    flushing_ = false;
-    in_flight_.reset();
-    if (!groups_.empty()) flusher_wake_.NotifyOne();
-  }
-  Acknowledge(*group, status);
-}
-
-// Writes group after group as long as there are any; another flusher acknowledges what is written:
-// the disk waits neither for a thread to wake up nor for the owner.
-void Log::FlushAll() {
+// Writes the oldest group; `all`: and group after group as long as there are any. Another flusher
+// acknowledges all but the last then: the disk waits neither for a thread to wake up nor for the
+// owner. The caller has set flushing_.
+void Log::WriteGroups(bool all) {
   while (true) {
     const std::shared_ptr<FlushGroup> group = NextGroup();
     if (group == nullptr) return;
-    const Status status = WriteGroup(*group);
+    const Status status = WriteGroup(*group).WithContext(
+        "a write failed, so its segment is sealed and never retried");
+    bool failed = false;
     {
       AdaptiveLock lock(mutex_);
-      NoteWritten(group, status);
+      // Before anybody can write the next group: all up to the last that is written are durable.
+      failed = !status.ok() && FailLocked(status);
+      if (failed_.ok()) durable_sequence_ = group->last_sequence;
+      written_.push_back(group);
+      ++flushes_;
       in_flight_.reset();
-      if (status.ok() && !groups_.empty()) {
+      if (all && status.ok() && !groups_.empty()) {
         unacknowledged_.push_back(group);
         flusher_wake_.NotifyOne();
         continue;
       }
       flushing_ = false;
+      if (!groups_.empty()) flusher_wake_.NotifyOne();
     }
-    Acknowledge(*group, status);
+    if (failed) callbacks_.on_failure();
+    Acknowledge(*group, status.ok());
     return;
   }
 }
@@ -104,30 +98,27 @@ Status Log::WriteGroup(const FlushGroup& group) {
                                     static_cast<size_t>(group.end - group.begin)));
 }
 
-void Log::NoteWritten(const std::shared_ptr<FlushGroup>& group, const Status& status) {
-  if (status.ok() && failed_.ok()) durable_sequence_ = group->last_sequence;
-  written_.push_back(group);
-  ++flushes_;
-}
-
 // Tells the owner of everything that is written. After a failure, too: what is lost must not be
 // waited for.
-void Log::Acknowledge(const FlushGroup& group, const Status& status) {
-  if (!status.ok()) {
-    Fail(status.WithContext("a write failed, so its segment is sealed and never retried"));
-  }
+void Log::Acknowledge(const FlushGroup& group, bool written) {
   callbacks_.on_acknowledged();
-  if (status.ok() && group.last_of_segment) Seal(group.segment);
+  if (written && group.last_of_segment) Seal(group.segment);
+}
+
+// Whether this is the first failure: call on_failure then, without the lock.
+bool Log::FailLocked(const Status& why) {
+  if (!failed_.ok()) return false;
+  failed_ = Unavailable("the buffer's log takes no more records: " + why.message());
+  for (auto& group : groups_) written_.push_back(std::move(group));
+  groups_.clear();
+  flusher_wake_.NotifyAll();
+  return true;
 }
 
 void Log::Fail(const Status& why) {
   {
     AdaptiveLock lock(mutex_);
-    if (!failed_.ok()) return;
-    failed_ = Unavailable("the buffer's log takes no more records: " + why.message());
-    for (auto& group : groups_) written_.push_back(std::move(group));
-    groups_.clear();
-    flusher_wake_.NotifyAll();
+    if (!FailLocked(why)) return;
   }
   callbacks_.on_failure();
 }
@@ -147,7 +138,7 @@ bool Log::Await(const std::shared_ptr<FlushGroup>& group, TimePoint deadline) {
       if (lead) flushing_ = true;
     }
     if (lead) {
-      FlushFront();
+      WriteGroups(false);
       continue;
     }
     if (!FutexWait(group->done, 0, deadline)) return group->done.load() != 0;
@@ -176,7 +167,7 @@ void Log::Pump() {
       if (groups_.empty()) return;
       flushing_ = true;
     }
-    FlushFront();
+    WriteGroups(false);
   }
 }
 
@@ -194,8 +185,8 @@ void Log::RunFlusher() {
         flushing_ = true;
       }
     }
-    for (const auto& group : written) Acknowledge(*group, OkStatus());
-    if (written.empty()) FlushAll();
+    for (const auto& group : written) Acknowledge(*group, true);
+    if (written.empty()) WriteGroups(true);
   }
 }
 

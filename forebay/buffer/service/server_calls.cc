@@ -12,12 +12,12 @@
 #include "fmt/core.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/status.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/buffer/server.h"
 #include "forebay/buffer/service/frame.h"
 #include "forebay/buffer/service/messages.h"
 #include "forebay/buffer/service/server_impl.h"
-#include "forebay/buffer/service/worker.h"
 #include "forebay/trajectory/trajectory.h"
 
 namespace forebay::buffer {
@@ -29,7 +29,7 @@ std::shared_ptr<const std::string> Text(std::string text) {
 
 }  // namespace
 
-void ServerImpl::RunOn(Worker& worker, Connection& c, const FrameHeader& header,
+void ServerImpl::RunOn(WorkerPool& worker, Connection& c, const FrameHeader& header,
                        std::function<Answer()> fn) {
   ++c.requests;
   ++jobs_;

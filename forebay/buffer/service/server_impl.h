@@ -24,6 +24,7 @@
 #include "forebay/base/file.h"
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/buffer/server.h"
 #include "forebay/buffer/service/completions.h"
@@ -35,7 +36,6 @@
 #include "forebay/buffer/service/shared_area.h"
 #include "forebay/buffer/service/socket.h"
 #include "forebay/buffer/service/stream.h"
-#include "forebay/buffer/service/worker.h"
 
 namespace forebay::buffer {
 
@@ -186,7 +186,8 @@ class ServerImpl final : public Server {
   // ---- server_calls.cc
   Status OnRequest(Connection& c, const FrameHeader& header, std::string_view payload);
   // Runs fn on a worker and sends its answer.
-  void RunOn(Worker& worker, Connection& c, const FrameHeader& header, std::function<Answer()> fn);
+  void RunOn(WorkerPool& worker, Connection& c, const FrameHeader& header,
+             std::function<Answer()> fn);
   void Finish(uint64_t connection, uint64_t request, const Answer& answer);
 
   // ---- server_readers.cc
@@ -238,7 +239,7 @@ class ServerImpl final : public Server {
   std::deque<std::string> refusals_ FB_GUARDED_BY(mutex_);
 
   Mutex stop_mutex_;
-  std::unique_ptr<Worker> quick_, slow_;
+  std::unique_ptr<WorkerPool> quick_, slow_;
   std::thread thread_ FB_GUARDED_BY(stop_mutex_);
 };
 

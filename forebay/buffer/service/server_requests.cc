@@ -16,13 +16,13 @@
 #include "fmt/core.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/status.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/buffer/server.h"
 #include "forebay/buffer/service/frame.h"
 #include "forebay/buffer/service/messages.h"
 #include "forebay/buffer/service/producers.h"
 #include "forebay/buffer/service/server_impl.h"
-#include "forebay/buffer/service/worker.h"
 #include "forebay/trajectory/trajectory.h"
 
 namespace forebay::buffer {
