@@ -26,7 +26,7 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 
 Result<ProgramEnd> RunIt(ProgramOptions options, Duration within = seconds(20),
-                       std::function<bool()> stop = nullptr) {
+                         std::function<bool()> stop = nullptr) {
   std::unique_ptr<Loop> loop = MakeLoop();
   std::optional<Result<ProgramEnd>> out;
   const auto run = [&]() -> Task<void> {

@@ -26,7 +26,7 @@
 #include "forebay/rollout/actors.h"
 #include "forebay/rollout/engine.h"
 #include "forebay/rollout/episode_testing.h"
-#include "forebay/rollout/harness_episode.h"
+#include "forebay/rollout/serving/recording_proxy_testing.h"
 #include "forebay/rollout/serving/serving_testing.h"
 #include "forebay/trajectory/trajectory.h"
 #include "forebay/weights/tiny_model.h"
@@ -35,74 +35,6 @@ namespace forebay::rollout::serving {
 namespace {
 
 using ::testing::HasSubstr;
-
-const std::string kChat = "/v1/chat/completions";
-
-Json Message(const std::string& role, const std::string& content) {
-  return {{"role", role}, {"content", content}};
-}
-
-class RecordingProxyTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    auto made = RecordingProxy::Start(*bench_.loop, bench_.model(), {});
-    ASSERT_TRUE(made.ok()) << made.status().ToString();
-    proxy_ = std::move(*made);
-    bench_.base = proxy_->addresses().front();
-  }
-  void TearDown() override {
-    bench_.loop->Spawn(proxy_->Stop(Now()), [this] { bench_.loop->Stop(); });
-    bench_.loop->Run();
-  }
-  // Opens an episode and sends its key from now on.
-  void Open(RecordingOptions options = {}) {
-    options.environment = "harness";
-    access_ =
-        proxy_->Open({.id = {.trajectory_id = 7, .group_id = 2, .member = 1}, .seed = 5}, options);
-    bench_.key = access_.api_key;
-  }
-  Json Ask(const std::vector<Json>& messages, Json more = Json::object()) {
-    Json body = {{"model", "any"}, {"messages", messages}};
-    body.update(more);
-    const HttpResponse response = bench_.Post(kChat, body);
-    EXPECT_EQ(response.status, 200) << response.body;
-    return response.status == 200 ? Parsed(response)["choices"][0]["message"] : Json();
-  }
-  HttpResponse PostReward(double reward) {
-    return bench_.Post("/v1/episodes/7/reward", {{"reward", reward}});
-  }
-  Trajectory Close(const HarnessEnd& end = {}) {
-    reason_ = OkStatus();
-    Trajectory out = proxy_->Close(access_.api_key, end, &reason_);
-    EXPECT_TRUE(Validate(out).ok());
-    return out;
-  }
-  std::string Text(const Trajectory& t, size_t begin, size_t end) {
-    return bench_.tokenizer
-        ->Decode(std::vector<int32_t>(t.tokens.begin() + static_cast<int64_t>(begin),
-                                      t.tokens.begin() + static_cast<int64_t>(end)),
-                 false)
-        .value();
-  }
-  std::string Text(const Trajectory& t) { return Text(t, 0, t.tokens.size()); }
-  // The sampled tokens alone, a '|' after each stretch.
-  std::string Sampled(const Trajectory& t) {
-    std::string out;
-    for (const Turn& turn : t.turns) {
-      if (turn.kind != TurnKind::kAction) continue;
-      out += Text(t, static_cast<size_t>(turn.begin), static_cast<size_t>(turn.end)) + "|";
-      for (int32_t i = turn.begin; i < turn.end; ++i) {
-        EXPECT_EQ(t.loss_mask[static_cast<size_t>(i)], 1);
-      }
-    }
-    return out;
-  }
-
-  Bench bench_;
-  std::unique_ptr<RecordingProxy> proxy_;
-  EpisodeAccess access_;
-  Status reason_;
-};
 
 TEST_F(RecordingProxyTest, AConversationIsOneBranch) {
   bench_.engine->say = [n = 0](const GenerateRequest&) mutable {
@@ -458,68 +390,6 @@ TEST_F(RecordingProxyTest, ClosingAnEpisodeCancelsItsCalls) {
   EXPECT_EQ(t.outcome, Outcome::kAborted);
   bench_.Until([&] { return status != 0 && bench_.engine->cancelled == 1; });
   EXPECT_EQ(status, 503);
-}
-
-// A harness as a program: Python's standard library is enough to speak HTTP.
-constexpr const char* kHarness = R"(
-import json, os, sys, urllib.request
-def post(url, body):
-    request = urllib.request.Request(url, json.dumps(body).encode(), {
-        "Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]})
-    return json.load(urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request))
-task = os.environ["FOREBAY_TASK_ID"]
-answer = post(os.environ["OPENAI_BASE_URL"] + "/chat/completions",
-              {"model": "m", "messages": [{"role": "user", "content": "task " + task}]})
-text = answer["choices"][0]["message"]["content"]
-)";
-
-class HarnessTest : public RecordingProxyTest {
- protected:
-  Trajectory Play(const std::string& end, Duration deadline = std::chrono::seconds(60),
-                  std::function<bool()> abort = nullptr) {
-    HarnessOptions options{
-        .command = {"python3", "-c", kHarness + end},
-        .variables = {{"EXTRA", "1"}},
-        .deadline = deadline,
-        .on_failure = [this](const TrajectoryId&, Outcome, const Status& why) { failure_ = why; }};
-    options.recording.environment = "harness";
-    failure_ = OkStatus();
-    std::optional<Trajectory> out;
-    const auto play = [&]() -> Task<void> {
-      Task<Trajectory> playing =
-          RunHarnessEpisode(*bench_.loop, *proxy_, options,
-                            {.id = {.trajectory_id = 9, .task_id = 4}, .seed = 1}, abort);
-      out = co_await std::move(playing);
-    };
-    bench_.loop->Spawn(play(), [this] { bench_.loop->Stop(); });
-    bench_.loop->Run();
-    EXPECT_TRUE(Validate(*out).ok());
-    return std::move(*out);
-  }
-  Status failure_;
-};
-
-TEST_F(HarnessTest, AProgramPlaysAnEpisode) {
-  Trajectory t = Play("print('noise'); print(json.dumps({'reward': len(text)}))");
-  EXPECT_EQ(t.outcome, Outcome::kDone) << failure_.ToString();
-  EXPECT_EQ(t.reward(), 6);
-  EXPECT_THAT(Text(t), HasSubstr("task 4"));
-  EXPECT_EQ(t.loss_tokens(), 7);
-  t = Play("post(os.environ['FOREBAY_REWARD_URL'], {'rewards': {'posted': 0.5}})");
-  EXPECT_EQ(t.rewards, (std::map<std::string, double>{{"posted", 0.5}}));
-  EXPECT_EQ(t.outcome, Outcome::kDone);
-}
-
-TEST_F(HarnessTest, ItsFailuresAreTyped) {
-  EXPECT_EQ(Play("sys.exit('broken')").outcome, Outcome::kEnvError);
-  EXPECT_THAT(failure_.message(), HasSubstr("broken"));
-  EXPECT_EQ(Play("").outcome, Outcome::kGraderError);
-  EXPECT_EQ(Play("import time; time.sleep(300)", std::chrono::milliseconds(1500)).outcome,
-            Outcome::kEnvTimeout);
-  EXPECT_EQ(
-      Play("import time; time.sleep(300)", std::chrono::seconds(60), [] { return true; }).outcome,
-      Outcome::kAborted);
-  EXPECT_EQ(proxy_->open(), 0);
 }
 
 }  // namespace
