@@ -1,0 +1,156 @@
+// Fleet: the requests and the servers of an HttpEngine, on its loop.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "forebay/base/clock.h"
+#include "forebay/base/http_client.h"
+#include "forebay/base/loop.h"
+#include "forebay/base/mutex.h"
+#include "forebay/base/one_shot.h"
+#include "forebay/base/status.h"
+#include "forebay/base/task.h"
+#include "forebay/base/worker_pool.h"
+#include "forebay/rollout/engine.h"
+#include "forebay/rollout/external/server.h"
+#include "forebay/rollout/external/wire.h"
+#include "forebay/rollout/http_engine.h"
+#include "forebay/weights/snapshot.h"
+#include "forebay/xla/shape.h"
+
+namespace forebay::rollout::external {
+
+using Done = std::function<void(Result<GenerateResult>)>;
+
+// Each server has a coroutine that makes it ready, looks after it, and gives it new weights. All
+// calls on the loop but the constructor and what says otherwise. Stop before destruction.
+class Fleet {
+ public:
+  // `initial`: its version, names and shapes, digest; its tensors are in `folder` if the servers
+  // reload.
+  Fleet(Loop& loop, HttpClient& client, WorkerPool& workers, const HttpEngineOptions& options,
+        const weights::Snapshot& initial, std::string folder);
+
+  void Start();
+  // Fails everything with kUnavailable; no callback runs after it.
+  void Stop();
+  void Generate(uint64_t id, GenerateRequest request, Done done);
+  void Cancel(uint64_t id);
+  void Publish(std::shared_ptr<const weights::Snapshot> snapshot,
+               std::function<void(Status)> taken);
+
+  // Any thread. Waits until every server is ready, or one says that it never will be.
+  Status AwaitStart(TimePoint deadline);
+  int64_t policy_version() const { return policy_version_; }
+  std::string digest() const;
+  EngineStats stats() const;
+
+ private:
+  struct Member {
+    std::unique_ptr<Server> server;
+    bool ready = false;                // gets requests
+    bool usable = true;                // ready, or it may be in a moment
+    bool draining = false;             // gets none until it has new weights
+    int64_t active = 0;                // requests on it
+    int64_t version = -1;              // of its weights; -1: unknown
+    int64_t garbage = 0;               // answers in a row that were none
+    bool processed = false;            // ServerFacts
+    std::optional<std::string> label;  // of its weights at first, if we never reload
+    Status trouble;                    // why it is not ready
+    std::optional<OneShot<bool>> wake;
+    uint64_t wake_timer = 0;
+    Task<void> task;
+  };
+  struct Waiting {
+    uint64_t id = 0;
+    GenerateRequest request;
+    Done done;
+    TimePoint since;
+    uint64_t timer = 0;  // its deadline; 0: none
+  };
+  struct Running {
+    GenerateRequest request;
+    Done done;  // null: it has ended
+    TimePoint since, sent;
+    int64_t version = 0;
+    Member* member = nullptr;
+    Task<void> task;
+  };
+  struct Target {
+    int64_t version = 0;
+    std::string digest, folder;
+    std::function<void(Status)> taken;  // null: told already
+  };
+  struct Next {
+    std::shared_ptr<const weights::Snapshot> snapshot;
+    std::function<void(Status)> taken;
+  };
+
+  // fleet.cc: requests.
+  void Dispatch();
+  void FailWaiting(const Status& status);
+  void Begin(Waiting waiting, Member& member);
+  Task<void> Serve(uint64_t id, Member* member);
+  Result<GenerateResult> Judge(const Running& running, Result<WireAnswer> answer);
+  void End(uint64_t id, Result<GenerateResult> result);
+  void DropRequests(Member& member, const Status& status);
+  Status NoServer() const;
+
+  // fleet_servers.cc: servers and weights.
+  Task<void> Supervise(Member* member);
+  Task<Status> Prepare(Member* member);
+  Task<Status> Refresh(Member* member);
+  Task<void> WaitFor(Member* member, Duration at_most);
+  void Wake(Member& member);
+  void Suspect(Member& member, const Status& why);
+  void Lose(Member& member, const Status& why);
+  void Settle();
+  void TellStart();
+  Status CheckCoverage(const weights::Snapshot& snapshot) const;
+  void PublishNext();
+  Task<void> Write(Next next);
+  void Log(const std::string& sentence) const;
+
+  Loop& loop_;
+  WorkerPool& workers_;
+  const HttpEngineOptions& options_;
+  const std::unique_ptr<Wire> wire_;
+  std::map<std::string, xla::Shape> names_;  // of the model's tensors
+  bool stopped_ = false;
+  std::vector<std::unique_ptr<Member>> members_;
+  std::map<std::pair<int64_t, uint64_t>, Waiting> waiting_;  // by priority and id
+  std::map<uint64_t, int64_t> priority_of_;                  // of those waiting
+  std::map<uint64_t, Running> running_;
+  Target target_;
+  std::optional<Next> next_;
+  std::optional<Task<void>> writing_;
+  bool write_done_ = true;
+  std::vector<std::string> folders_;  // of earlier versions
+  Member* reloading_ = nullptr;
+  const int64_t first_version_;
+
+  std::atomic<int64_t> policy_version_;
+  mutable Mutex mutex_;
+  CondVar started_;
+  int64_t ready_at_start_ FB_GUARDED_BY(mutex_) = 0;
+  Status start_error_ FB_GUARDED_BY(mutex_);
+  Status start_trouble_ FB_GUARDED_BY(mutex_);
+  std::string digest_ FB_GUARDED_BY(mutex_);
+  EngineStats stats_ FB_GUARDED_BY(mutex_);
+};
+
+// Runs the task until it first waits; whoever drops it drops what it waits for.
+inline void StartTask(Task<void>& task) {
+  auto awaiter = std::move(task).operator co_await();
+  awaiter.await_suspend(std::noop_coroutine()).resume();
+}
+
+}  // namespace forebay::rollout::external

@@ -1,0 +1,194 @@
+#include "forebay/rollout/http_engine.h"
+
+#include <fmt/core.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "forebay/base/clock.h"
+#include "forebay/base/http.h"
+#include "forebay/base/http_client.h"
+#include "forebay/base/loop.h"
+#include "forebay/base/mutex.h"
+#include "forebay/base/status.h"
+#include "forebay/base/worker_pool.h"
+#include "forebay/rollout/engine.h"
+#include "forebay/rollout/external/fleet.h"
+#include "forebay/weights/model_files.h"
+#include "forebay/weights/snapshot.h"
+
+namespace forebay::rollout {
+namespace {
+
+Status CheckRequest(const GenerateRequest& request, int64_t context, int64_t vocab_size) {
+  const auto size = static_cast<int64_t>(request.prompt.size());
+  if (size == 0) return InvalidArgument("the prompt is empty");
+  if (size >= context) {
+    return InvalidArgument(fmt::format(
+        "the prompt has {} tokens; the context holds {} together with the answer", size, context));
+  }
+  for (const int32_t token : request.prompt) {
+    if (token < 0 || token >= vocab_size) {
+      return InvalidArgument(fmt::format(
+          "the prompt has the token id {}; the vocabulary has {} ids", token, vocab_size));
+    }
+  }
+  if (request.new_tokens_max < 1) return InvalidArgument("new_tokens_max must be at least 1");
+  if (!(request.temperature >= 0)) return InvalidArgument("temperature must be at least 0");
+  if (!(request.top_p > 0 && request.top_p <= 1)) return InvalidArgument("top_p is not in (0, 1]");
+  if (!(request.min_p >= 0 && request.min_p <= 1)) return InvalidArgument("min_p is not in [0, 1]");
+  if (request.top_k < 0) return InvalidArgument("top_k must be at least 0");
+  if (request.top_logprobs < 0 || request.top_logprobs > kTopLogprobsMax) {
+    return InvalidArgument(fmt::format("top_logprobs is not in [0, {}]", kTopLogprobsMax));
+  }
+  return OkStatus();
+}
+
+class HttpEngine final : public Engine {
+ public:
+  explicit HttpEngine(const HttpEngineOptions& options)
+      : options_(options), loop_(MakeLoop()), workers_(std::make_unique<WorkerPool>(1)) {}
+  ~HttpEngine() override { Shutdown(); }
+
+  Status Start(const weights::Snapshot& initial) {
+    std::string folder;
+    if (options_.reload) {
+      folder = fmt::format("{}/version_{:06}", options_.weights_folder, initial.policy_version);
+      weights::ModelFiles files = options_.files;
+      files.tensors = initial.tensors;
+      std::error_code ignored;
+      std::filesystem::remove_all(folder, ignored);
+      FB_RETURN_IF_ERROR(weights::WriteModelFolder(folder, files));
+    }
+    FB_ASSIGN_OR_RETURN(
+        client_,
+        HttpClient::Create(*loop_, {.connections_per_origin_max =
+                                        static_cast<size_t>(options_.requests_per_server_max) + 4,
+                                    .ca_file = options_.ca_file}));
+    fleet_ = std::make_unique<external::Fleet>(*loop_, *client_, *workers_, options_, initial,
+                                               std::move(folder));
+    thread_ = std::thread([this] { loop_->Run(); });
+    loop_->Post([this] { fleet_->Start(); });
+    return fleet_->AwaitStart(Now() + options_.start_deadline);
+  }
+
+  uint64_t Generate(GenerateRequest request, external::Done done) override {
+    const uint64_t id = next_id_++;
+    auto shared = std::make_shared<GenerateRequest>(std::move(request));
+    Post([this, id, shared, done](bool ended) {
+      if (ended) return done(Unavailable("the engine has been shut down"));
+      const Status valid = CheckRequest(*shared, options_.context, options_.vocab_size);
+      if (!valid.ok()) return done(valid);
+      const auto room = options_.context - static_cast<int64_t>(shared->prompt.size());
+      const bool cut = room < shared->new_tokens_max;
+      if (!cut) return fleet_->Generate(id, std::move(*shared), done);
+      // Out of context is another end than out of what was asked for.
+      shared->new_tokens_max = static_cast<int32_t>(room);
+      fleet_->Generate(id, std::move(*shared), [done](Result<GenerateResult> result) {
+        if (result.ok() && result->finish_reason == FinishReason::kLength) {
+          result->finish_reason = FinishReason::kContext;
+        }
+        done(std::move(result));
+      });
+    });
+    return id;
+  }
+
+  void Cancel(uint64_t id) override {
+    Post([this, id](bool ended) {
+      if (!ended) fleet_->Cancel(id);
+    });
+  }
+
+  void Publish(std::shared_ptr<const weights::Snapshot> snapshot,
+               std::function<void(Status)> taken) override {
+    Post([this, snapshot = std::move(snapshot), taken = std::move(taken)](bool ended) {
+      if (ended) return taken(Cancelled("the engine has been shut down"));
+      fleet_->Publish(snapshot, taken);
+    });
+  }
+
+  int64_t policy_version() const override { return fleet_->policy_version(); }
+  std::string weights_digest() const override { return fleet_->digest(); }
+  int64_t context_max() const override { return options_.context; }
+  EngineStats stats() const override { return fleet_->stats(); }
+
+  void Shutdown() override {
+    {
+      const MutexLock lock(mutex_);
+      if (std::exchange(ended_, true)) return;
+    }
+    if (!thread_.joinable()) return;
+    std::promise<void> stopped;
+    loop_->Post([&] {
+      fleet_->Stop();
+      stopped.set_value();
+    });
+    stopped.get_future().wait();
+    // Ends what it writes, which the loop hears of before it is told to stop.
+    workers_.reset();
+    loop_->Post([this] { loop_->Stop(); });
+    thread_.join();
+    if (options_.reload) {
+      std::error_code ignored;
+      std::filesystem::remove_all(options_.weights_folder, ignored);
+    }
+  }
+
+ private:
+  // Runs fn(false) on the loop, or fn(true) here if it has ended.
+  void Post(std::function<void(bool)> fn) {
+    {
+      // So that nothing is posted behind the loop's end.
+      const MutexLock lock(mutex_);
+      if (!ended_) return loop_->Post([fn = std::move(fn)] { fn(false); });
+    }
+    fn(true);
+  }
+
+  const HttpEngineOptions options_;
+  const std::unique_ptr<Loop> loop_;
+  std::unique_ptr<WorkerPool> workers_;
+  std::unique_ptr<HttpClient> client_;
+  std::unique_ptr<external::Fleet> fleet_;
+  std::thread thread_;
+  std::atomic<uint64_t> next_id_ = 1;
+  Mutex mutex_;
+  bool ended_ FB_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> MakeHttpEngine(const HttpEngineOptions& options,
+                                               const weights::Snapshot& initial) {
+  if (options.servers.empty()) return InvalidArgument("there is no rollout server");
+  for (const std::string& url : options.servers) {
+    const Result<HttpUrl> parsed = ParseUrl(url + "/health");
+    if (!parsed.ok()) return parsed.status().WithContext("rollout server '" + url + "'");
+  }
+  if (options.vocab_size < 1 || options.context < 2 || options.requests_per_server_max < 1 ||
+      options.waiting_max < 1) {
+    return InvalidArgument(
+        "vocab_size, context, requests_per_server_max and waiting_max must be positive");
+  }
+  if (options.reload && options.weights_folder.empty()) {
+    return InvalidArgument("reload needs a weights_folder that the servers see, too");
+  }
+  if (options.reload && options.protocol == HttpEngineProtocol::kLlamaCpp) {
+    return InvalidArgument("llama.cpp's server cannot take new weights: set reload to false");
+  }
+  auto engine = std::make_unique<HttpEngine>(options);
+  FB_RETURN_IF_ERROR(engine->Start(initial));
+  return std::unique_ptr<Engine>(std::move(engine));
+}
+
+}  // namespace forebay::rollout
