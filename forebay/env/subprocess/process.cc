@@ -180,7 +180,9 @@ pid_t ForkWithSignalsBlocked(const ChildPlan& plan) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  const pid_t pid = vfork();
+  // The child only makes system calls until exec; posix_spawn can set neither limits nor the signal
+  // of our death.
+  const pid_t pid = vfork();  // NOLINT(bugprone-unsafe-functions)
   if (pid == 0) RunChild(plan);
   const int error = errno;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
