@@ -151,7 +151,10 @@ Result<Plan> MakePlan(const control::Config& config, const std::string& topology
   const double frozen = plan.lora ? bytes(step.compiled.memory.argument_bytes) - gradients : 0;
   plan.resident_bytes = bytes(apply.compiled.memory.argument_bytes) - gradients + frozen;
   const double state = plan.resident_bytes - bytes(step.compiled.memory.argument_bytes);
-  plan.peak_bytes = std::max(bytes(step.compiled.total_bytes()) + state,
+  // The sum of the gradients before lies beside those of a micro-batch, and, in the next step's
+  // first, the weights that adapters were merged into, until they are published.
+  const double beside = gradients + frozen;
+  plan.peak_bytes = std::max(bytes(step.compiled.total_bytes()) + state + beside,
                              bytes(apply.compiled.total_bytes()) + frozen);
 
   const double attention = AttentionFlops(model->config(), plan.shape);

@@ -59,6 +59,7 @@ Result<Loaded> LoadRun(const ServeCommand& command) {
                                              "{}/step_{:06}", checkpoints, command.step)));
   for (const std::string& note : checkpoint.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
   FB_ASSIGN_OR_RETURN(out.model, LoadModel(out.config));
+  out.model.initial.clear();  // the checkpoint's are served
   const learner::TrainState& train = checkpoint.data.state.train;
   FB_ASSIGN_OR_RETURN(out.snapshot.tensors,
                       learner::MergeAdapters(train.params, train.adapters,

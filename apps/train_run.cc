@@ -56,13 +56,16 @@ class TrainRun {
  private:
   // Run directory, model, and where to start from.
   Status Open() {
-    FB_ASSIGN_OR_RETURN(run_, control::RunDirectory::Open(options_.run, options_.mode));
+    // What may be refused at once is, before an old run is deleted for it.
+    FB_RETURN_IF_ERROR(ReadModel(config_).status());
     FB_RETURN_IF_ERROR(CheckDevices(config_));
+    FB_ASSIGN_OR_RETURN(run_, control::RunDirectory::Open(options_.run, options_.mode));
     progress_.Say("loading " + config_.model.path);
     FB_ASSIGN_OR_RETURN(model_, LoadModel(config_));
     start_.train.params = std::move(model_.initial);
     if (options_.mode == control::OpenMode::kResume) {
-      auto checkpoint = learner::LoadLatestCheckpoint(run_->checkpoints_path());
+      auto checkpoint =
+          learner::LoadLatestCheckpoint(run_->checkpoints_path(), &start_.train.params);
       if (checkpoint.ok()) {
         for (const std::string& note : checkpoint->notes) Note(note);
         FB_RETURN_IF_ERROR(learner::CheckBase(checkpoint->data.state.train, start_.train.params));

@@ -80,11 +80,13 @@ Result<TensorMap> ReadTensors(const std::string& path, const std::string& digest
   return tensors;
 }
 
-// Aside and renamed: under its name it is whole.
-Status WriteBase(const std::string& folder, const std::string& digest, const TensorMap& tensors) {
+// Aside and renamed: under its name it is whole. `verify`: all checkpoints hang on the one that is
+// there, so it is read back.
+Status WriteBase(const std::string& folder, const std::string& digest, const TensorMap& tensors,
+                 bool verify) {
   const std::string path = BasePath(folder, digest);
   std::error_code error;
-  if (fs::exists(path, error)) return OkStatus();
+  if (fs::exists(path, error) && (!verify || ReadTensors(path, digest).ok())) return OkStatus();
   const std::string aside = folder + "/.writing_base";
   if (Status written = weights::WriteSafetensors(aside, tensors); !written.ok()) {
     Remove(aside);
@@ -99,7 +101,8 @@ Status WriteFiles(const std::string& folder, const std::string& path, const Chec
                   std::string* base_digest) {
   const TrainState& train = data.state.train;
   const bool adapters = !train.adapters.empty();
-  if (!adapters || base_digest->empty()) *base_digest = weights::Digest(train.params);
+  const bool first = base_digest->empty();
+  if (!adapters || first) *base_digest = weights::Digest(train.params);
   const Manifest manifest{.data = data,
                           .model_digest = *base_digest,
                           .optimizer_digest = weights::Digest(train.optimizer),
@@ -107,7 +110,7 @@ Status WriteFiles(const std::string& folder, const std::string& path, const Chec
                           .shared_base = adapters};
   FB_ASSIGN_OR_RETURN(const std::string text, FormatManifest(manifest));
   if (adapters) {
-    FB_RETURN_IF_ERROR(WriteBase(folder, *base_digest, train.params));
+    FB_RETURN_IF_ERROR(WriteBase(folder, *base_digest, train.params, first));
     FB_RETURN_IF_ERROR(weights::WriteSafetensors(path + kAdaptersFile, train.adapters));
   } else {
     FB_RETURN_IF_ERROR(weights::WriteSafetensors(path + kModelFile, train.params));
@@ -170,16 +173,26 @@ int64_t ReleasableBatch(const std::vector<CheckpointInfo>& checkpoints, int64_t 
   return checkpoints.front().committed_batch;
 }
 
-Result<LoadedCheckpoint> ReadCheckpoint(const std::string& path) {
+Result<LoadedCheckpoint> ReadCheckpoint(const std::string& path, const TensorMap* base) {
   FB_ASSIGN_OR_RETURN(const std::string text, ReadFile(path + "/manifest.json", kManifestBytesMax));
   auto manifest = ParseManifest(text);
   if (!manifest.ok()) return manifest.status().WithContext(path);
   LoadedCheckpoint loaded{.data = std::move(manifest->data), .path = path};
   TrainState& train = loaded.data.state.train;
-  const std::string model = manifest->shared_base ? BasePath(fs::path(path).parent_path().string(),
-                                                             manifest->model_digest)
-                                                  : path + kModelFile;
-  FB_ASSIGN_OR_RETURN(train.params, ReadTensors(model, manifest->model_digest));
+  // "step_000001" and "run/step_000001/" have a parent, too.
+  const fs::path parent = (fs::absolute(path) / "").parent_path().parent_path();
+  auto params = ReadTensors(
+      manifest->shared_base ? BasePath(parent.string(), manifest->model_digest) : path + kModelFile,
+      manifest->model_digest);
+  if (!params.ok() && manifest->shared_base && base != nullptr &&
+      weights::Digest(*base) == manifest->model_digest) {
+    loaded.notes.push_back(
+        fmt::format("the base model beside {} is not usable ({}): model.path's "
+                    "own weights, which are the same, take its place",
+                    path, params.status().message()));
+    params = *base;
+  }
+  FB_ASSIGN_OR_RETURN(train.params, std::move(params));
   FB_ASSIGN_OR_RETURN(train.optimizer,
                       ReadTensors(path + kOptimizerFile, manifest->optimizer_digest));
   if (!manifest->adapters_digest.empty()) {
@@ -200,7 +213,7 @@ Status CheckBase(const TrainState& saved, const TensorMap& model) {
       base, given));
 }
 
-Result<LoadedCheckpoint> LoadLatestCheckpoint(const std::string& folder) {
+Result<LoadedCheckpoint> LoadLatestCheckpoint(const std::string& folder, const TensorMap* base) {
   std::vector<std::string> names;
   std::vector<std::string> notes;
   if (auto latest = ReadFile(folder + "/latest", 4096); latest.ok()) {
@@ -217,9 +230,9 @@ Result<LoadedCheckpoint> LoadLatestCheckpoint(const std::string& folder) {
   }
   if (names.empty()) return NotFound(fmt::format("{} holds no checkpoint", folder));
   for (const std::string& name : names) {
-    auto loaded = ReadCheckpoint(fmt::format("{}/{}", folder, name));
+    auto loaded = ReadCheckpoint(fmt::format("{}/{}", folder, name), base);
     if (loaded.ok()) {
-      loaded->notes = std::move(notes);
+      loaded->notes.insert(loaded->notes.begin(), notes.begin(), notes.end());
       return loaded;
     }
     notes.push_back(

@@ -1,5 +1,5 @@
 // Checkpoints: what a run needs to go on after any crash, in one folder that is there whole or not
-// at all.
+// at all. With LoRA the folder needs the base model's file beside it.
 //
 //   step_000123/model.safetensors      weights, Hugging Face names; not with LoRA
 //   step_000123/optimizer.safetensors  its state: "m.", "v.", ... before the same names
@@ -48,14 +48,15 @@ struct CheckpointData {
 // but the newest `keep` (>= 1) folders. Blocks. Replaces a folder of the same step. Errors:
 // kResourceExhausted (disk full) and others of the file system; what was there before stays valid.
 // `base_digest` (may be null): with LoRA, what the last call for the same base left there, so that
-// gigabytes are not digested again; "" at first.
+// gigabytes are not digested again; "" at first: a base's file that is there is then read back, and
+// written anew if it is not whole.
 Status WriteCheckpoint(const std::string& folder, const CheckpointData& data, int64_t keep,
                        std::string* base_digest = nullptr);
 
 struct LoadedCheckpoint {
   CheckpointData data;
   std::string path;  // of the step_NNNNNN folder
-  // One sentence for each newer checkpoint that was not usable, and why.
+  // One sentence for each newer checkpoint, or base model's file, that was not usable, and why.
   std::vector<std::string> notes;
 };
 
@@ -75,9 +76,11 @@ std::vector<CheckpointInfo> ListCheckpoints(const std::string& folder);
 // as one.
 int64_t ReleasableBatch(const std::vector<CheckpointInfo>& checkpoints, int64_t keep);
 
-// Reads one step_NNNNNN folder and checks both digests. kNotFound, kDataLoss (which file, what was
-// wrong).
-Result<LoadedCheckpoint> ReadCheckpoint(const std::string& path);
+// Reads one step_NNNNNN folder and checks all digests. `base` (may be null) takes the place of the
+// file of a LoRA base that is missing or not whole, if it is the same model, with a note.
+// kNotFound, kDataLoss (which file, what was wrong).
+Result<LoadedCheckpoint> ReadCheckpoint(const std::string& path,
+                                        const weights::TensorMap* base = nullptr);
 
 // kFailedPrecondition when the adapters of a checkpoint belong to another base than `model`, which
 // a run was told to go on with. OK without adapters.
@@ -85,7 +88,8 @@ Status CheckBase(const TrainState& saved, const weights::TensorMap& model);
 
 // The checkpoint that `latest` names, or, where that is corrupt or missing, the newest one that is
 // whole (with a note). kNotFound when the folder holds none; kDataLoss, listing each one's fault,
-// when none is whole.
-Result<LoadedCheckpoint> LoadLatestCheckpoint(const std::string& folder);
+// when none is whole. `base`: ReadCheckpoint's.
+Result<LoadedCheckpoint> LoadLatestCheckpoint(const std::string& folder,
+                                              const weights::TensorMap* base = nullptr);
 
 }  // namespace forebay::learner

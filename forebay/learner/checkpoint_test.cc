@@ -139,6 +139,31 @@ TEST_F(Checkpoint, TheBaseOfAdaptersIsWrittenOnceForAllSteps) {
   EXPECT_EQ(LoadLatestCheckpoint(folder_).status().code(), StatusCode::kDataLoss);
 }
 
+TEST_F(Checkpoint, ADamagedBaseIsReplacedByTheModelAndWrittenAnew) {
+  CheckpointData data = Data(1);
+  data.lora = {.rank = 1};
+  data.state.train.adapters = {{"a.lora_A.weight", Tensor({1})}};
+  const weights::TensorMap base = data.state.train.params, other = Data(7).state.train.params;
+  const std::string file = "base_" + weights::Digest(base) + ".safetensors";
+  ASSERT_TRUE(WriteCheckpoint(folder_, data, 2).ok());
+  Damage(file);
+  EXPECT_EQ(LoadLatestCheckpoint(folder_).status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(LoadLatestCheckpoint(folder_, &other).status().code(), StatusCode::kDataLoss);
+  const auto loaded = LoadLatestCheckpoint(folder_, &base);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
+  EXPECT_THAT(loaded->notes, ElementsAre(HasSubstr(file)));
+  EXPECT_EQ(weights::Digest(loaded->data.state.train.params), weights::Digest(base));
+
+  // The next run's first checkpoint does not trust what is there.
+  data.state.step = 2;
+  std::string digest;
+  ASSERT_TRUE(WriteCheckpoint(folder_, data, 2, &digest).ok());
+  const auto again = LoadLatestCheckpoint(folder_);
+  ASSERT_TRUE(again.ok()) << again.status().ToString();
+  EXPECT_THAT(again->notes, IsEmpty());
+  EXPECT_TRUE(ReadCheckpoint(folder_ + "/step_000001/").ok());
+}
+
 TEST_F(Checkpoint, AManifestCannotNameAFileElsewhere) {
   CheckpointData data = Data(1);
   data.lora = {.rank = 1};

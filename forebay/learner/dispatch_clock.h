@@ -24,6 +24,10 @@ class DispatchClock {
   void Completed(int64_t piece, TimePoint at);
   // All pieces so far are done.
   bool Idle() const;
+  // How long no piece ended, while one was there to be computed. 0: idle.
+  double StalledSeconds(TimePoint now) const;
+  // Blocks until `piece` is done. False: for `stall_seconds` no piece ended.
+  bool Await(int64_t piece, double stall_seconds) const;
 
   struct Spans {
     double busy_seconds = 0, idle_seconds = 0;
@@ -39,11 +43,15 @@ class DispatchClock {
     TimePoint enqueued, completed;
     bool done = false;
   };
+  double StalledLocked(TimePoint now) const FB_REQUIRES(mutex_);
+
   mutable Mutex mutex_;
+  mutable CondVar completed_;
   std::deque<Piece> pieces_ FB_GUARDED_BY(mutex_);  // from first_ on
   int64_t first_ FB_GUARDED_BY(mutex_) = 0;
   int64_t running_ FB_GUARDED_BY(mutex_) = 0;  // of pieces_
   TimePoint busy_until_ FB_GUARDED_BY(mutex_);
+  TimePoint progress_ FB_GUARDED_BY(mutex_);  // the last end, or the first start after idle time
 };
 
 }  // namespace forebay::learner

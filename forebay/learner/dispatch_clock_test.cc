@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <thread>
 
 #include "forebay/base/clock.h"
 
@@ -80,6 +81,31 @@ TEST(DispatchClockTest, ForgottenIdleTimeIsNobodys) {
   const auto spans = clock.Take(b + 1, At(11));
   EXPECT_DOUBLE_EQ(spans.idle_seconds, 0.5);
   EXPECT_DOUBLE_EQ(spans.busy_seconds, 0.5);
+}
+
+TEST(DispatchClockTest, AStallCountsFromTheLastPieceThatEnded) {
+  DispatchClock clock(At(0));
+  EXPECT_DOUBLE_EQ(clock.StalledSeconds(At(100)), 0);  // idle
+  const int64_t a = clock.Enqueued(At(100));
+  const int64_t b = clock.Enqueued(At(101));
+  EXPECT_DOUBLE_EQ(clock.StalledSeconds(At(103)), 3);
+  clock.Completed(a, At(104));
+  EXPECT_DOUBLE_EQ(clock.StalledSeconds(At(106)), 2);
+  EXPECT_TRUE(clock.Await(a, 0));
+  EXPECT_FALSE(clock.Await(b, 0));  // at once: it has been no time at all
+  clock.Completed(b, At(107));
+  EXPECT_DOUBLE_EQ(clock.StalledSeconds(At(200)), 0);
+  EXPECT_TRUE(clock.Await(b, 0));
+}
+
+TEST(DispatchClockTest, AWaitEndsWithThePieceOrWithTheStall) {
+  DispatchClock clock(Now());
+  const int64_t a = clock.Enqueued(Now());
+  const int64_t b = clock.Enqueued(Now());
+  std::thread device([&] { clock.Completed(a, Now()); });
+  EXPECT_TRUE(clock.Await(a, 1e6));
+  device.join();
+  EXPECT_FALSE(clock.Await(b, 0.01));
 }
 
 TEST(DispatchClockTest, TakingMoreThanThereIsEndsWithTheLastPiece) {

@@ -36,7 +36,9 @@ namespace {
 
 // A lease is asked for in slices, so that a stop request is seen soon, and the end of the step that
 // the device computes meanwhile even sooner.
-constexpr double kLeaseSliceSeconds = 0.2, kBusyLeaseSliceSeconds = 0.005;
+constexpr double kLeaseSliceSeconds = 0.2;
+// Longer and longer ones: short steps are published at once, long ones are not asked about often.
+constexpr double kBusyLeaseSliceSeconds = 0.005, kBusyLeaseSliceSecondsMax = 0.02;
 // So many micro-batches are handed over before the step before is finished: enough work for the
 // time that takes, and little enough that no plugin makes their sender wait (xla/client.h).
 constexpr size_t kMicroBatchesAhead = 8;
@@ -123,7 +125,12 @@ class LearnerImpl final : public Learner {
         .step = step_, .policy_version = policy_version_, .committed_batch = last_batch_};
     FB_ASSIGN_OR_RETURN(state.train, train_->State());
     // Shared, not copied again.
-    if (state.train.params.empty()) state.train.params = snapshot_->tensors;
+    if (!state.train.params.empty()) return state;
+    if (snapshot_->policy_version != policy_version_) {
+      return FailedPrecondition(fmt::format(
+          "the weights of version {} were not copied from the device", policy_version_));
+    }
+    state.train.params = snapshot_->tensors;
     return state;
   }
 
@@ -229,7 +236,12 @@ class LearnerImpl final : public Learner {
     const TimePoint asked = Now();
     FB_ASSIGN_OR_RETURN(const auto batch,
                         busy ? LeaseAhead(buffer, stop) : Lease(buffer, hooks, writer, stop));
-    const double waited = busy ? 0 : Seconds(Now() - asked);
+    double waited = busy ? 0 : Seconds(Now() - asked);
+    if (!busy) {
+      const auto starved = std::exchange(starved_since_, std::nullopt);
+      // Not there for long: there was no batch either while the step before was published.
+      if (starved && waited > kLeaseSliceSeconds) waited = Seconds(Now() - *starved);
+    }
     lease_wait_s_ += waited;
     if (!batch) return std::optional<PlannedStep>();
     FB_ASSIGN_OR_RETURN(PlannedStep step, Plan(*batch, busy ? 1 : 0));
@@ -263,15 +275,20 @@ class LearnerImpl final : public Learner {
   }
 
   // A batch for the version that the step under way makes. nullopt: the step ended first, or stop
-  // was requested.
+  // was requested, or the device has stalled, which FinishUpdate says.
   Result<std::optional<buffer::Batch>> LeaseAhead(buffer::Buffer& buffer,
                                                   const std::stop_token& stop) {
-    while (!stop.stop_requested()) {
-      auto batch = buffer.Lease(options_.groups_per_step, policy_version_ + 1,
-                                Now() + FromSeconds(kBusyLeaseSliceSeconds));
+    double slice = kBusyLeaseSliceSeconds;
+    while (!stop.stop_requested() && !train_->Stalled()) {
+      auto batch =
+          buffer.Lease(options_.groups_per_step, policy_version_ + 1, Now() + FromSeconds(slice));
       if (batch.ok()) return std::optional<buffer::Batch>(std::move(*batch));
       if (batch.status().code() != StatusCode::kDeadlineExceeded) return batch.status();
-      if (train_->Idle()) break;
+      if (train_->Idle()) {
+        starved_since_ = Now();
+        break;
+      }
+      slice = std::min(2 * slice, kBusyLeaseSliceSecondsMax);
     }
     return std::optional<buffer::Batch>();
   }
@@ -363,8 +380,9 @@ class LearnerImpl final : public Learner {
   int64_t step_;
   int64_t policy_version_;
   int64_t last_batch_;
-  double lease_wait_s_ = 0;        // while the device was idle, since it last had something to do
-  int64_t captured_step_ = step_;  // the step of the newest checkpoint, or of the start
+  double lease_wait_s_ = 0;  // while the device was idle, since it last had something to do
+  std::optional<TimePoint> starved_since_;  // the device ended the newest step before a batch came
+  int64_t captured_step_ = step_;           // the step of the newest checkpoint, or of the start
 };
 
 }  // namespace

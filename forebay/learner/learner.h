@@ -72,7 +72,8 @@ struct LearnerOptions {
   int64_t logprob_chunk = 512;  // tokens
   bool entropy_metric = true;
 
-  double lease_deadline_s = 600;        // longest wait for one batch
+  // Longest wait for one batch; and, 600 at least, for a device that has work to end some of it.
+  double lease_deadline_s = 600;
   double checkpoint_deadline_s = 600;   // longest wait for the last checkpoint
   std::string checkpoint_folder;        // "": none; batches are then committed as they are trained
   int64_t checkpoint_every_steps = 10;  // 0: only at the end
@@ -108,9 +109,9 @@ class Learner {
   // Steps until options.steps are done or `stop` is requested (both OK), then writes the last
   // checkpoint and waits for it. At the target already: zero steps, no lease. Blocks. Errors: the
   // buffer's (kUnavailable when it was closed, with its reason; kDeadlineExceeded after
-  // lease_deadline_s), the device's, a batch that must not be trained on, or the last checkpoint's.
-  // After an error of a lease the last checkpoint has been written too, so that the run can be
-  // resumed.
+  // lease_deadline_s), the device's (kDeadlineExceeded: it has stalled), a batch that must not be
+  // trained on, or the last checkpoint's. After an error of a lease the last checkpoint has been
+  // written too, so that the run can be resumed.
   virtual Status Run(buffer::Buffer& buffer, const LearnerHooks& hooks,
                      std::stop_token stop = {}) = 0;
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string_view>
@@ -122,11 +123,15 @@ GradientProgramOptions GradientOptions(const LearnerOptions& options) {
           .mesh = options.mesh};
 }
 
+// A lease may be given little time; a device that computes is not to be called stalled for it.
+constexpr double kStallSecondsMin = 600;
+
 TrainStepOptions StepOptions(const LearnerOptions& options, std::vector<BucketShape> buckets) {
   return {.gradient = GradientOptions(options),
           .optimizer = options.optimizer,
           .buckets = std::move(buckets),
-          .adapter_seed = static_cast<uint64_t>(options.seed)};
+          .adapter_seed = static_cast<uint64_t>(options.seed),
+          .stall_deadline_s = std::max(options.lease_deadline_s, kStallSecondsMin)};
 }
 
 TrainBatchOptions BatchOptions(const LearnerOptions& options) {

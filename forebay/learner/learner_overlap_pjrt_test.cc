@@ -9,6 +9,7 @@
 #include <memory>
 #include <stop_token>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -155,6 +156,33 @@ TEST_F(LearnerOverlapTest, AStepIsComputeWaitAndGap) {
   }
   EXPECT_EQ(got[1].lease_wait_s, 0);  // its batch was there
   EXPECT_GT(got[3].lease_wait_s, 0);  // that one was not
+}
+
+TEST_F(LearnerOverlapTest, WithoutABatchThePublishingIsWaitingToo) {
+  constexpr double kSeconds = 0.3;  // each: longer than a slice of a lease
+  const auto learner = MakeLearner(Options(2));
+  const auto buffer = OpenBuffer();
+  Play(*buffer, 0, 0);
+  std::thread actor;
+  std::vector<StepMetrics> got;
+  ASSERT_TRUE(
+      learner
+          ->Run(
+              *buffer,
+              {.publish = [&](const auto&) { std::this_thread::sleep_for(FromSeconds(kSeconds)); },
+               .metrics =
+                   [&](const StepMetrics& m) {
+                     got.push_back(m);
+                     if (m.step != 1) return;
+                     actor = std::thread([&] {
+                       std::this_thread::sleep_for(FromSeconds(kSeconds));
+                       Play(*buffer, 1, 1);
+                     });
+                   }})
+          .ok());
+  actor.join();
+  ASSERT_EQ(got.size(), 2);
+  EXPECT_GE(got[1].lease_wait_s, 1.9 * kSeconds);
 }
 
 TEST_F(LearnerOverlapTest, D2_ABatchThatWasTakenAheadOfACheckpointIsTrainedOnAfterACrash) {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -198,6 +199,21 @@ TEST_F(LoraStepTest, D5_ARestoredStateGoesOnToTheSameBits) {
   EXPECT_EQ(weights::Digest(whole->State()->adapters), weights::Digest(resumed->State()->adapters));
   EXPECT_EQ(weights::Digest(whole->State()->optimizer),
             weights::Digest(resumed->State()->optimizer));
+}
+
+TEST_F(LoraStepTest, MergedWeightsStayNoLongerThanTheyAreWanted) {
+  const auto step = Create(Options(), Start());
+  const int64_t before = client_->live_buffers();
+  ASSERT_TRUE(step->Run(std::vector<MicroBatch>{Batch()}, 1e-2).ok());
+  EXPECT_GT(client_->live_buffers(), before);  // for Params
+  ASSERT_TRUE(step->Params().ok());
+  EXPECT_EQ(client_->live_buffers(), before);
+  MicroBatch broken = Batch();
+  broken.plane(kAdvantages)[10] = std::numeric_limits<float>::infinity();
+  const auto outcome = step->Run(std::vector<MicroBatch>{broken}, 1e-2);
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_FALSE(outcome->updated);
+  EXPECT_EQ(client_->live_buffers(), before);
 }
 
 TEST_F(LoraStepTest, StackedLayersGiveTheSameAdapters) {

@@ -56,7 +56,8 @@ struct StepMetrics {
   std::string compile_ahead_error;  // why no more shapes are tried; "" while they are
 
   // Seconds. In a run, a step takes from the end of the one before on the device to its own end
-  // there: wall_s = device_s (the device computed) + lease_wait_s (there was no batch) +
+  // there: wall_s = device_s (the device computed) + lease_wait_s (there was no batch, also
+  // while the step before was published) +
   // dispatch_gap_s (there was one, and the device had nothing to do all the same).
   double wall_s = 0, device_s = 0, lease_wait_s = 0, dispatch_gap_s = 0;
   // Of the learner's thread; the device computes meanwhile, where there is a batch.

@@ -175,14 +175,25 @@ class TrainStepImpl final : public TrainStep {
     const size_t n = trained().size();
     trained().buffers = Take(results, 0, n);
     state_.buffers = Take(results, n, state_.size());
+    // The device keeps the sum for as long as the update reads it: not beside the next one.
+    waiting_.sum.clear();
     running_.emplace(Update{std::move(waiting_), std::move(results.back()), piece + 1});
     waiting_ = {};
-    return lora() ? Merge() : OkStatus();
+    // The update itself is under way, whatever becomes of this: Params tries again and says why
+    // not.
+    if (lora() && !Merge().ok()) merged_.clear();
+    return OkStatus();
   }
 
   Result<StepOutcome> FinishUpdate() override {
     FB_CHECK(running_.has_value(), "no update was started");
     const Update update = *std::exchange(running_, std::nullopt);
+    if (!clock_->Await(update.pieces_end - 1, options_.stall_deadline_s)) {
+      return DeadlineExceeded(fmt::format(
+          "the device has work, optimizer update {} among it, but ended none of its programs for "
+          "{} s: it hangs, or a device of the mesh is lost; resume from a checkpoint",
+          updates_ + 1, options_.stall_deadline_s));
+    }
     FB_ASSIGN_OR_RETURN(const auto norm, update.norm.ToVector<float>());
     StepOutcome outcome{.grad_norm = static_cast<double>(norm[0]),
                         .updated = std::isfinite(norm[0]),
@@ -192,7 +203,11 @@ class TrainStepImpl final : public TrainStep {
       outcome.sums.Add(values);
     }
     whole_ = true;
-    if (outcome.updated) ++updates_;
+    if (outcome.updated) {
+      ++updates_;
+    } else {
+      merged_.clear();  // nobody asks for the same weights again
+    }
     const DispatchClock::Spans spans = clock_->Take(update.pieces_end, Now());
     outcome.device_seconds = spans.busy_seconds;
     outcome.idle_seconds = spans.idle_seconds;
@@ -200,6 +215,9 @@ class TrainStepImpl final : public TrainStep {
   }
 
   bool Idle() const override { return clock_->Idle(); }
+  bool Stalled() const override {
+    return clock_->StalledSeconds(Now()) >= options_.stall_deadline_s;
+  }
   void ForgetIdle() override { clock_->ForgetIdle(Now()); }
 
   Result<GradientValues> Gradients(const MicroBatch& batch) override {
@@ -259,7 +277,7 @@ class TrainStepImpl final : public TrainStep {
   };
 
   Status CheckWhole() const {
-    FB_CHECK(!running_, "an update is under way");
+    if (running_) return FailedPrecondition("an optimizer update is under way on the device");
     if (whole_) return OkStatus();
     return FailedPrecondition(
         "the device failed during an optimizer update: weights and moments are lost; resume from a "
@@ -294,8 +312,11 @@ class TrainStepImpl final : public TrainStep {
   // Work was handed over whose results are there when `result` is. -> its number on the clock.
   Result<int64_t> Watch(const xla::Buffer& result) {
     const int64_t piece = clock_->Enqueued(Now());
-    FB_RETURN_IF_ERROR(result.OnReady([clock = clock_, piece] { clock->Completed(piece, Now()); }));
-    return piece;
+    const Status watched =
+        result.OnReady([clock = clock_, piece] { clock->Completed(piece, Now()); });
+    if (watched.ok()) return piece;
+    clock_->Completed(piece, Now());  // else it would run for ever
+    return watched;
   }
 
   Status TryAddGradients(std::span<const MicroBatch> batches) {
@@ -348,6 +369,7 @@ class TrainStepImpl final : public TrainStep {
   // The effective weights, for Params. Handed over with the update, so that they do not queue
   // behind the next step's gradients.
   Status Merge() {
+    merged_.clear();  // first: there may be no room for two
     Arguments arguments;
     params_.AppendTo(&arguments);
     adapters_.AppendTo(&arguments);

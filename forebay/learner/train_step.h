@@ -24,6 +24,7 @@ struct TrainStepOptions {
   OptimizerOptions optimizer;
   std::vector<BucketShape> buckets;  // to begin with; each is one compiled program
   uint64_t adapter_seed = 0;         // of new adapters
+  double stall_deadline_s = 600;     // longest that the device may take to end one more program
 };
 
 // Everything on the device, in host memory. Names and layouts are those of the Hugging Face
@@ -97,10 +98,12 @@ class TrainStep {
   // there are some, and that the update before was finished.
   virtual Status StartUpdate(double learning_rate) = 0;
   // Blocks until the update under way is done. CHECKs that there is one. An error of the device
-  // leaves the state unusable.
+  // leaves the state unusable; kDeadlineExceeded: it has stalled.
   virtual Result<StepOutcome> FinishUpdate() = 0;
   // The device has computed all that was handed over.
   virtual bool Idle() const = 0;
+  // It has work, and ended nothing for stall_deadline_s.
+  virtual bool Stalled() const = 0;
   // Idle time of the device until now is in no outcome.
   virtual void ForgetIdle() = 0;
 
@@ -113,8 +116,8 @@ class TrainStep {
   virtual Result<GradientValues> Gradients(const MicroBatch& batch) = 0;
 
   // Copies to host memory. Block, for the update that was finished last, not for gradients that
-  // were handed over since. CHECK that no update is under way. kFailedPrecondition after a device
-  // error in the middle of an update.
+  // were handed over since. kFailedPrecondition while an update is under way, and after a device
+  // error in the middle of one.
   // What is published: the weights, with what adapters add to them.
   virtual Result<weights::TensorMap> Params() = 0;
   // For a checkpoint. Without adapters `params` stays empty: Params() has them.

@@ -275,6 +275,19 @@ TEST_F(TrainStepTest, ANonFiniteGradientChangesNothingAndIsReported) {
   EXPECT_EQ(weights::Digest(step->State()->optimizer), weights::Digest(moments->optimizer));
 }
 
+TEST_F(TrainStepTest, AnUpdateUnderWayHoldsNoGradientsAndIsNoStateToRead) {
+  const auto step = Create({});
+  const int64_t before = client_->live_buffers();
+  ASSERT_TRUE(step->AddGradients(std::vector<MicroBatch>{Apart(), Packed()}).ok());
+  ASSERT_TRUE(step->StartUpdate(1e-3).ok());
+  EXPECT_EQ(client_->live_buffers(), before + 3);  // two sets of metrics and the norm
+  EXPECT_EQ(step->State().status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(step->Params().status().code(), StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(step->FinishUpdate().ok());
+  EXPECT_EQ(client_->live_buffers(), before);
+  EXPECT_TRUE(step->State().ok());
+}
+
 TEST_F(TrainStepTest, T2_LogprobsUseTheSamplingTemperature) {
   auto trajectories = ReferenceSequences();
   const double temperature = 1.7;
