@@ -129,8 +129,9 @@ class Sandbox:
         # The superuser is exempt from the limit of processes.
         drop = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
         try:
+            # bwrap's own variables can be read inside (/proc/1/environ), whatever --clearenv does: it gets none.
             process = subprocess.Popen(self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                       stderr=subprocess.PIPE, cwd="/", **drop)
+                                       stderr=subprocess.PIPE, cwd="/", env={}, **drop)
         except OSError as error:
             raise SandboxError(f"{self._bwrap}: {error}") from None
         late = threading.Event()

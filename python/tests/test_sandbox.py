@@ -101,6 +101,21 @@ def f(x):
 """)
         self.assertEqual(outcome.value, [False] * 6)
 
+    def test_no_process_of_the_sandbox_has_our_variables(self) -> None:
+        os.environ["FOREBAY_SECRET_OF_A_TEST"] = "hush"
+        self.addCleanup(os.environ.pop, "FOREBAY_SECRET_OF_A_TEST")
+        read = """
+def f(x):
+    import glob
+    def read(path):
+        try:
+            return open(path, "rb").read()
+        except OSError:
+            return b""
+    return [path for path in glob.glob("/proc/[0-9]*/environ") if b"FOREBAY_SECRET" in read(path)]
+"""
+        self.assertEqual(self.run_code(read), Outcome([]))
+
     def test_nothing_can_be_written_but_a_small_tmp(self) -> None:
         outcome = self.run_code("""
 def f(x):
