@@ -276,42 +276,6 @@ TEST_P(AppendTest, D2_WhatTwoSendAtOnceIsStoredOnceAndBothAreTold) {
   EXPECT_EQ(buffer->ledger().late, 0);
 }
 
-// It is large, so that most attempts are ended while the first copies it.
-TEST_P(AppendTest, D2_TwinsOfAnAttemptThatEndsMeanwhileAreToldTheSame) {
-  BufferOptions options = Options();
-  options.segment_bytes = 8 << 20;
-  auto buffer = OpenUnheard(options);
-  constexpr int32_t kTokens = 150'000;
-  int64_t ended = 0;
-  for (int64_t n = 0; n < 20 && ended < 3; ++n) {
-    const TrajectoryId id = TestId(n, 0);
-    const std::string encoded = Encode(SimpleTrajectory(id, 1, kTokens, kTokens));
-    Status first;
-    std::thread appends(
-        [&] { first = buffer->AppendEncodedAndWait(encoded, {.deadline = In(600)}); });
-    while (buffer->Inspect(n, 1).empty()) std::this_thread::yield();
-    Status twin;
-    std::atomic<bool> told{false};
-    buffer->AppendEncoded(encoded, {.deadline = In(600)}, [&](const Status& status) {
-      twin = status;
-      told = true;
-    });
-    const bool rejected = buffer->Reject(id, RejectReason::kOutcome).ok();
-    appends.join();
-    while (!told) std::this_thread::yield();
-    EXPECT_EQ(twin, first);
-    if (rejected) ++ended;
-    EXPECT_TRUE(buffer->ledger().balanced());
-    ASSERT_TRUE(first.ok() || rejected) << first.ToString();
-    EXPECT_TRUE(GetParam() == Durability::kSync || first.ok()) << first.ToString();
-    if (!rejected) {
-      const Result<Taken> taken = buffer->Take({.groups = 1, .learner_version = 1}, In(60));
-      ASSERT_TRUE(taken.ok()) << taken.status().ToString();
-      ASSERT_TRUE(buffer->Acknowledge(taken->take_id).ok());
-    }
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(Durabilities, AppendTest,
                          testing::Values(Durability::kMemory, Durability::kOs, Durability::kSync),
                          [](const testing::TestParamInfo<Durability>& info) {
