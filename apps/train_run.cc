@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "apps/engine_setup.h"
 #include "apps/interrupt.h"
 #include "apps/mesh_check.h"
 #include "apps/model_setup.h"
@@ -29,7 +30,6 @@
 #include "forebay/learner/checkpoint.h"
 #include "forebay/learner/learner.h"
 #include "forebay/rollout/engine.h"
-#include "forebay/rollout/xla_engine.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/client.h"
 
@@ -97,8 +97,10 @@ class TrainRun {
     options.config_hash = start_record_.config_id;
     FB_ASSIGN_OR_RETURN(learner_,
                         learner::Learner::Create(options, *learner_client_, *model_.model, start_));
-    FB_ASSIGN_OR_RETURN(engine_, rollout::MakeXlaEngine(MakeEngineOptions(config_), *engine_client_,
-                                                        model_.model, *learner_->snapshot()));
+    if (!config_.rollout.servers.empty()) progress_.Say("asking the rollout servers");
+    FB_ASSIGN_OR_RETURN(
+        engine_, MakeRunEngine(config_, *engine_client_, model_, *learner_->snapshot(),
+                               run_->path(), [this](const std::string& s) { run_->Log(s); }));
     start_.train = {};  // the learner has its own copy on the device
     return OkStatus();
   }
@@ -180,7 +182,8 @@ class TrainRun {
     FB_RETURN_IF_ERROR(FirstFailure(status));
 
     coordinator_->Stop();
-    if (learner_->step() >= config_.run.steps) {
+    // Servers that keep their weights cannot play on the trained ones.
+    if (learner_->step() >= config_.run.steps && config_.rollout.reload) {
       WaitForWeights();
       report.after = Evaluate("after training");
     }

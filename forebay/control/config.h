@@ -75,6 +75,15 @@ struct RolloutSection {
   // One context bucket: bits do not depend on what runs beside a sequence.
   bool deterministic = false;
   int64_t attempts_max = 4;  // failures in one group before its task is quarantined
+
+  // Whose engine: builtin, or servers that speak vllm (`forebay serve` too), sglang, llamacpp.
+  std::string engine = "builtin";
+  std::vector<std::string> servers;  // "http://host:8000", ...
+  std::string server_model;          // the name that requests give; empty: none
+  std::string server_token_variable, server_ca_file;
+  int64_t server_requests_max = 64;  // sent to one server at once
+  bool reload = true;                // the servers take new weights
+  std::string weights_folder;        // where from; empty: in the run's folder
 };
 
 struct BufferSection {

@@ -146,6 +146,28 @@ std::vector<Field> Fields(Config& c) {
        "bits do not depend on what runs beside a sequence (slower)"},
       {"rollout.attempts_max", &c.rollout.attempts_max,
        "failures in one group before its task is quarantined", 1, 1000},
+      {"rollout.engine",
+       &c.rollout.engine,
+       "builtin, or the kind of rollout.servers (docs/external_engines.md); vllm is also forebay "
+       "serve",
+       0,
+       0,
+       {"builtin", "vllm", "sglang", "llamacpp"}},
+      {"rollout.servers", &c.rollout.servers,
+       "of another engine: their URLs, for instance http://127.0.0.1:8000"},
+      {"rollout.server_model", &c.rollout.server_model,
+       "the model's name there; empty: requests name none"},
+      {"rollout.server_token_variable", &c.rollout.server_token_variable,
+       "environment variable with the API key of the servers; empty: none"},
+      {"rollout.server_ca_file", &c.rollout.server_ca_file,
+       "certificates (PEM) trusted for https; empty: those of this machine"},
+      {"rollout.server_requests_max", &c.rollout.server_requests_max,
+       "requests sent to one server at once", 1, 65536},
+      {"rollout.reload", &c.rollout.reload,
+       "the servers take new weights; false: they keep theirs, for at most buffer.max_staleness "
+       "steps"},
+      {"rollout.weights_folder", &c.rollout.weights_folder,
+       "where servers read new weights, the same path for them; empty: in the run's folder"},
 
       {"buffer.durability",
        &c.buffer.durability,
@@ -336,6 +358,36 @@ Status CheckRowLengths(const Config& c) {
   return OkStatus();
 }
 
+Status CheckEngine(const Config& c) {
+  const RolloutSection& r = c.rollout;
+  if (r.engine == "builtin") {
+    if (r.servers.empty()) return OkStatus();
+    return InvalidArgument(
+        "rollout.servers is set, but rollout.engine = \"builtin\" asks none: set rollout.engine to "
+        "what they are (vllm, sglang or llamacpp), or remove them");
+  }
+  if (r.servers.empty()) {
+    return InvalidArgument(fmt::format(
+        "rollout.servers is missing: for rollout.engine = \"{}\" give the servers' URLs, for "
+        "instance [\"http://127.0.0.1:8000\"]",
+        r.engine));
+  }
+  if (r.engine == "llamacpp" && r.reload) {
+    return InvalidArgument(
+        "rollout.engine = \"llamacpp\": its server cannot take new weights; set rollout.reload = "
+        "false");
+  }
+  const int64_t staleness = c.run.mode == "sync" ? 0 : c.buffer.max_staleness;
+  if (!r.reload && c.run.steps > staleness) {
+    return InvalidArgument(fmt::format(
+        "rollout.reload = false: the servers keep their first weights, and nothing they sample can "
+        "be trained on after {} steps (buffer.max_staleness; 0 in sync mode), but run.steps = {}. "
+        "Use servers that take new weights, or fewer steps",
+        staleness, c.run.steps));
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Status CheckCombinations(const Config& c) {
@@ -369,6 +421,7 @@ Status CheckCombinations(const Config& c) {
     return InvalidArgument(
         "env.builtin is missing: for env.kind = \"builtin\" give the environment's name");
   }
+  FB_RETURN_IF_ERROR(CheckEngine(c));
   if (c.rollout.tokens_max > c.rollout.context) {
     return InvalidArgument(
         fmt::format("rollout.tokens_max = {} does not fit rollout.context = {}: a trajectory must "
