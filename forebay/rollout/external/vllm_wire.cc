@@ -1,4 +1,6 @@
 // vLLM's tokens-in, tokens-out API, which `forebay serve` has as well.
+#include <fmt/core.h>
+
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -52,8 +54,10 @@ Result<std::string> Version(const Json& choice) {
       const std::string label =
           number.is_number_integer() ? number.dump() : Text(Field(span, "version"));
       if (!out.empty() && label != out) {
-        return DataLoss("the weights of the server changed within one answer, from version '" +
-                        out + "' to '" + label + "'");
+        return DataLoss(
+            fmt::format("the weights of the server changed within one answer, from version '{}' to "
+                        "'{}'",
+                        out, label));
       }
       out = label;
     }
