@@ -68,6 +68,7 @@ class GatedStep final : public TrainStep {
   Status StartUpdate(double) override { return Internal("no"); }
   Result<StepOutcome> FinishUpdate() override { return Internal("no"); }
   bool Idle() const override { return true; }
+  bool Stalled() const override { return false; }
   void ForgetIdle() override {}
   Result<weights::TensorMap> Params() override { return Internal("no"); }
   Result<TrainState> State() const override { return Internal("no"); }

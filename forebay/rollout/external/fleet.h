@@ -139,7 +139,7 @@ class Fleet {
 
   std::atomic<int64_t> policy_version_;
   mutable Mutex mutex_;
-  CondVar started_;
+  CondVar started_;  // may wait: whoever makes the engine, on another thread
   int64_t ready_at_start_ FB_GUARDED_BY(mutex_) = 0;
   Status start_error_ FB_GUARDED_BY(mutex_);
   Status start_trouble_ FB_GUARDED_BY(mutex_);

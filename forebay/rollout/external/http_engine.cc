@@ -133,11 +133,11 @@ class HttpEngine final : public Engine {
       fleet_->Stop();
       stopped.set_value();
     });
-    stopped.get_future().wait();
+    stopped.get_future().wait();  // may wait: Shutdown's caller is on another thread
     // Ends what it writes, which the loop hears of before it is told to stop.
     workers_.reset();
     loop_->Post([this] { loop_->Stop(); });
-    thread_.join();
+    thread_.join();  // may wait: as above
     if (options_.reload) {
       std::error_code ignored;
       std::filesystem::remove_all(options_.weights_folder, ignored);
