@@ -227,9 +227,9 @@ Result<xla::Program> TraceApply(std::span<const models::ParamSpec> specs,
   const Values results = OverMesh(
       mesh, in, out,
       [&](std::span<const Value> own) {
-        const OptimizerResult updated = OptimizerUpdate(
-            options, specs, own.first(n), own.subspan(n, states.size()),
-            own.subspan(n + states.size(), n), own.back(), mesh);
+        const OptimizerResult updated =
+            OptimizerUpdate(options, specs, own.first(n), own.subspan(n, states.size()),
+                            own.subspan(n + states.size(), n), own.back(), mesh);
         Values all = updated.params;
         Append(updated.state, &all);
         all.push_back(updated.grad_norm);
