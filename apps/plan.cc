@@ -151,11 +151,12 @@ Result<Plan> MakePlan(const control::Config& config, const std::string& topology
   const double frozen = plan.lora ? bytes(step.compiled.memory.argument_bytes) - gradients : 0;
   plan.resident_bytes = bytes(apply.compiled.memory.argument_bytes) - gradients + frozen;
   const double state = plan.resident_bytes - bytes(step.compiled.memory.argument_bytes);
-  // The sum of the gradients before lies beside those of a micro-batch, and, in the next step's
-  // first, the weights that adapters were merged into, until they are published.
-  const double beside = gradients + frozen;
-  plan.peak_bytes = std::max(bytes(step.compiled.total_bytes()) + state + beside,
-                             bytes(apply.compiled.total_bytes()) + frozen);
+  // In the next step's first gradients the weights that adapters were merged into are still there,
+  // until they are published.
+  const double running = bytes(step.compiled.total_bytes()) + state + frozen;
+  plan.one_program_bytes = std::max(running, bytes(apply.compiled.total_bytes()) + frozen);
+  // From the second micro-batch of a step on, the sum of the gradients before lies beside its own.
+  plan.peak_bytes = std::max(plan.one_program_bytes, running + gradients);
 
   const double attention = AttentionFlops(model->config(), plan.shape);
   const auto tokens = static_cast<double>(plan.shape.tokens());
@@ -197,8 +198,10 @@ std::string FormatPlan(const Plan& plan) {
                         p.compiled.compile_seconds);
   }
   text += fmt::format(
-      "\nmemory      {:.2f} GB a chip at the most ({:.2f} GB weights and optimizer state)\n",
-      plan.peak_bytes / kGb, plan.resident_bytes / kGb);
+      "\nmemory      {:.2f} GB a chip in a step of one program, {:.2f} GB where the gradients of "
+      "several are "
+      "summed\n            ({:.2f} GB weights and optimizer state)\n",
+      plan.one_program_bytes / kGb, plan.peak_bytes / kGb, plan.resident_bytes / kGb);
   if (plan.chip) {
     text += fmt::format("            {:.0f} GB are there: it {}\n", plan.chip->memory_bytes / kGb,
                         plan.peak_bytes <= plan.chip->memory_bytes ? "fits" : "does NOT fit");
@@ -246,6 +249,7 @@ std::string PlanJson(const Plan& plan) {
                                 {"length", plan.shape.length},
                                 {"programs_to_compile", plan.ProgramCount()},
                                 {"resident_bytes", plan.resident_bytes},
+                                {"one_program_bytes", plan.one_program_bytes},
                                 {"peak_bytes", plan.peak_bytes},
                                 {"model_flops", plan.model_flops},
                                 {"chip_flops", plan.chip_flops},

@@ -37,7 +37,9 @@ struct Plan {
   std::vector<PlannedProgram> programs;
   // Of each chip. `resident`: weights and optimizer state. `peak`: with what the program that needs
   // most adds to them.
-  double resident_bytes = 0, peak_bytes = 0;
+  double resident_bytes = 0;
+  // At the most: in a step that one program takes, and in one whose gradients are summed.
+  double one_program_bytes = 0, peak_bytes = 0;
   // Of one step of one micro-batch over all chips: 6 a parameter that acts on a token and token,
   // and attention (arXiv 2204.02311, appendix B); what is recomputed does not count.
   double model_flops = 0;
