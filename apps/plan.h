@@ -35,10 +35,10 @@ struct Plan {
   bool adaptive = false;  // other shapes may take their place during the run, in the background
   bool lora = false;      // has a program more, which merges the adapters
   std::vector<PlannedProgram> programs;
-  // Of each chip. `resident`: weights and optimizer state. `peak`: with what the program that needs
-  // most adds to them.
+  // Of each chip: weights and optimizer state.
   double resident_bytes = 0;
-  // At the most: in a step that one program takes, and in one whose gradients are summed.
+  // With what the program that needs most adds to them: in a step that one program takes, and in
+  // one whose gradients are summed.
   double one_program_bytes = 0, peak_bytes = 0;
   // Of one step of one micro-batch over all chips: 6 a parameter that acts on a token and token,
   // and attention (arXiv 2204.02311, appendix B); what is recomputed does not count.
