@@ -1,6 +1,7 @@
 // forebay: the command line. Parsing only; the work is in apps/*_command.cc.
 #include <sys/resource.h>
 
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
@@ -48,11 +49,13 @@ std::string UnknownCommand(const CLI::App& app, int argc, char** argv) {
       continue;
     }
     std::vector<std::string_view> names;
+    names.reserve(commands.size());
     for (const CLI::App* command : commands) names.emplace_back(command->get_name());
     const std::string_view nearest = control::Nearest(given, names);
-    std::string text = "there is no command '" + path + " " + given.substr(0, 80) + "'";
-    if (!nearest.empty()) text += "; the nearest is '" + path + " " + std::string(nearest) + "'";
-    return text + " (" + path + " --help lists them)";
+    const std::string hint =
+        nearest.empty() ? "" : fmt::format("; the nearest is '{} {}'", path, nearest);
+    return fmt::format("there is no command '{} {}'{} ({} --help lists them)", path,
+                       given.substr(0, 80), hint, path);
   }
   return "";
 }
