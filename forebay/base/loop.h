@@ -17,7 +17,7 @@
 #include "forebay/base/task.h"
 
 namespace boost::asio {
-class io_context;
+class io_context;  // NOLINT(readability-identifier-naming)
 }
 
 namespace forebay {

@@ -117,8 +117,9 @@ class Stream final : public HttpStream {
 
 class Client final : public HttpClient {
  public:
-  Client(Loop& loop, const HttpClientOptions& options, http::TlsContext tls)
-      : options_(options), pool_(std::make_shared<ConnectionPool>(loop, options, std::move(tls))) {}
+  Client(Loop& loop, HttpClientOptions options, http::TlsContext tls)
+      : options_(std::move(options)),
+        pool_(std::make_shared<ConnectionPool>(loop, options_, std::move(tls))) {}
   ~Client() override { pool_->Shutdown(); }
 
   Task<Result<HttpResponse>> Send(HttpCall call) override {
@@ -202,7 +203,8 @@ class Client final : public HttpClient {
 
 Result<std::unique_ptr<HttpClient>> HttpClient::Create(Loop& loop, HttpClientOptions options) {
   FB_ASSIGN_OR_RETURN(http::TlsContext tls, http::ClientTls(options.ca_file));
-  return std::unique_ptr<HttpClient>(std::make_unique<Client>(loop, options, std::move(tls)));
+  return std::unique_ptr<HttpClient>(
+      std::make_unique<Client>(loop, std::move(options), std::move(tls)));
 }
 
 }  // namespace forebay

@@ -37,6 +37,9 @@ using boost::system::error_code;
 using Endpoint = asio::generic::stream_protocol::endpoint;
 using asio::ip::tcp;
 
+// What only makes a connection better, or ends it.
+void Ignore(const error_code&) {}
+
 struct Resolved {
   error_code error;
   std::vector<Endpoint> endpoints;
@@ -86,15 +89,14 @@ Task<Result<std::shared_ptr<Connection>>> Connect(Loop& loop, HttpUrl url, SSL_C
   if (!error && resolved.endpoints.empty()) error = asio::error::host_not_found;
   for (const Endpoint& endpoint : resolved.endpoints) {
     const auto socket = std::make_shared<StreamSocket>(*loop.asio());
-    socket->open(endpoint.protocol(), error);
-    if (error) continue;
+    if (socket->open(endpoint.protocol(), error)) continue;
     const OneShot<error_code> done(loop);
     socket->async_connect(endpoint, [socket, done](const error_code& e) { done.Set(e); });
     {
       const ScopedTimer timer(loop, deadline, [socket, done] {
         done.Set(asio::error::timed_out);
         error_code ignored;
-        socket->close(ignored);
+        Ignore(socket->close(ignored));
       });
       auto waiting = done.Wait();
       error = co_await waiting;
@@ -102,7 +104,7 @@ Task<Result<std::shared_ptr<Connection>>> Connect(Loop& loop, HttpUrl url, SSL_C
     if (error == asio::error::timed_out) break;
     if (error) continue;
     error_code ignored;
-    if (url.unix_path.empty()) socket->set_option(tcp::no_delay(true), ignored);
+    if (url.unix_path.empty()) Ignore(socket->set_option(tcp::no_delay(true), ignored));
     std::unique_ptr<Transport> transport = url.tls ? TlsTransport(std::move(*socket), tls, url.host)
                                                    : PlainTransport(std::move(*socket));
     std::shared_ptr<Connection> connection =

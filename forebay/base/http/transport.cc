@@ -30,6 +30,9 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
+// Of a connection that is given up: nothing is to be done about a failure.
+void Ignore(const error_code&) {}
+
 constexpr size_t kReadBytes = size_t{32} << 10;
 
 std::string LastError() {
@@ -54,7 +57,7 @@ class Plain final : public Transport {
  public:
   explicit Plain(StreamSocket socket) : socket_(std::move(socket)) {
     error_code ignored;
-    socket_.non_blocking(true, ignored);
+    Ignore(socket_.non_blocking(true, ignored));
   }
 
   void Handshake(Done done) override {
@@ -79,11 +82,11 @@ class Plain final : public Transport {
   }
   void EndWriting() override {
     error_code ignored;
-    socket_.shutdown(asio::socket_base::shutdown_send, ignored);
+    Ignore(socket_.shutdown(asio::socket_base::shutdown_send, ignored));
   }
   void Close() override {
     error_code ignored;
-    socket_.close(ignored);
+    Ignore(socket_.close(ignored));
   }
   bool HasInput() override {
     pollfd fd{.fd = socket_.native_handle(), .events = POLLIN, .revents = 0};
@@ -126,11 +129,11 @@ class Tls final : public Transport {
   }
   void EndWriting() override {
     error_code ignored;
-    stream_.next_layer().shutdown(asio::socket_base::shutdown_send, ignored);
+    Ignore(stream_.next_layer().shutdown(asio::socket_base::shutdown_send, ignored));
   }
   void Close() override {
     error_code ignored;
-    stream_.next_layer().close(ignored);
+    Ignore(stream_.next_layer().close(ignored));
   }
   bool HasInput() override {
     pollfd fd{.fd = stream_.next_layer().native_handle(), .events = POLLIN, .revents = 0};
