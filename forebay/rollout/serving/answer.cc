@@ -23,8 +23,8 @@ Answer::Answer(const tokenizer::Tokenizer& tokenizer, const Options& options)
 Status Answer::Feed(SampledToken token) {
   ++tokens_;
   if (std::ranges::find(options_.stop_tokens, token.token) == options_.stop_tokens.end()) {
-    FB_ASSIGN_OR_RETURN(std::string text, stream_.Feed(token.token));
-    AddText(std::move(text), /*final=*/false);
+    FB_ASSIGN_OR_RETURN(const std::string text, stream_.Feed(token.token));
+    AddText(text, /*final=*/false);
   }
   piece_.tokens.push_back(std::move(token));
   return OkStatus();
@@ -36,14 +36,14 @@ Status Answer::Finish(const GenerateResult& result) {
     if (i < result.top_logprobs.size()) token.top_logprobs = result.top_logprobs[i];
     FB_RETURN_IF_ERROR(Feed(std::move(token)));
   }
-  FB_ASSIGN_OR_RETURN(std::string text, stream_.Finish());
-  AddText(std::move(text), /*final=*/true);
+  FB_ASSIGN_OR_RETURN(const std::string text, stream_.Finish());
+  AddText(text, /*final=*/true);
   finish_reason_ = result.finish_reason == FinishReason::kStop ? "stop" : "length";
   if (!calls_.empty()) finish_reason_ = "tool_calls";
   return OkStatus();
 }
 
-void Answer::AddText(std::string text, bool final) {
+void Answer::AddText(const std::string& text, bool final) {
   if (!parser_) {
     piece_.text += text;
     text_ += text;

@@ -54,7 +54,7 @@ class Answer {
   const std::string& finish_reason() const { return finish_reason_; }
 
  private:
-  void AddText(std::string text, bool final);
+  void AddText(const std::string& text, bool final);
 
   const Options options_;
   TextStream stream_;
