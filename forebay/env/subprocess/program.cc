@@ -107,7 +107,7 @@ class Run : public std::enable_shared_from_this<Run> {
   Status why_;  // it was killed
 };
 
-void AskWhetherToStop(Loop& loop, std::weak_ptr<Run> weak, std::function<bool()> stop) {
+void AskWhetherToStop(Loop& loop, const std::weak_ptr<Run>& weak, std::function<bool()> stop) {
   loop.RunAt(loop.Now() + kStopInterval, [&loop, weak, stop = std::move(stop)] {
     const auto run = weak.lock();
     if (run == nullptr) return;
