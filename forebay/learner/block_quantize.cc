@@ -205,6 +205,7 @@ Rule AdamW8bitRule(const models::ParamSpec& spec, const xla::Mesh& mesh) {
   xla::Shape scales = spec.shape;
   scales.dims.back() /= blocks.block;
   std::vector<xla::Axes> split;
+  split.reserve(spec.shape.dims.size());
   for (int64_t i = 0; i < spec.shape.rank(); ++i) split.push_back(spec.partition.dim(i));
   if (blocks.cut()) split.back() = {};
   const xla::PartitionSpec of_scales(std::move(split));

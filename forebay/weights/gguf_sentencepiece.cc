@@ -148,7 +148,7 @@ Result<std::string> SentencePieceJson(const GgufFile& file) {
     if (left.find(' ') != left.npos || right.find(' ') != right.npos) {
       return DataLoss("a token of the GGUF file has a space, which SentencePiece never writes");
     }
-    merges.push_back(left + " " + right);
+    merges.push_back(fmt::format("{} {}", left, right));
   }
   Json normalizer = Replace(" ", kSpace);
   Json decoder =

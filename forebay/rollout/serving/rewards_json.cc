@@ -23,7 +23,7 @@ constexpr double kRewardMax = 1e29;  // their sum stays below what a trajectory 
 }  // namespace
 
 std::string ReadRewards(std::string_view json, std::map<std::string, double>* out) {
-  const std::string wrong =
+  std::string wrong =
       "rewards are {\"reward\": number} or {\"rewards\": {\"component\": number}}, at most 64 of "
       "them, numbers below 1e29";
   const std::optional<Json> object = ParseBounded(json);

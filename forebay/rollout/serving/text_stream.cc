@@ -35,7 +35,7 @@ Result<std::string> TextStream::Feed(int32_t token) {
   ids_.erase(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(read_));
   read_ = ids_.size();
   FB_ASSIGN_OR_RETURN(shown_, tokenizer_.Decode(ids_, skip_special_));
-  return Release(std::move(fresh), /*final=*/false);
+  return Release(fresh, /*final=*/false);
 }
 
 Result<std::string> TextStream::Finish() {
@@ -44,10 +44,10 @@ Result<std::string> TextStream::Finish() {
   ids_.clear();
   read_ = 0;
   shown_.clear();
-  return Release(std::move(fresh), /*final=*/true);
+  return Release(fresh, /*final=*/true);
 }
 
-std::string TextStream::Release(std::string text, bool final) {
+std::string TextStream::Release(const std::string& text, bool final) {
   if (stopped_) return {};
   held_ += text;
   size_t end = std::string::npos;

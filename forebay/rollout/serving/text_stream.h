@@ -25,7 +25,7 @@ class TextStream {
   Result<std::string> Finish();
 
  private:
-  std::string Release(std::string text, bool final);
+  std::string Release(const std::string& text, bool final);
 
   const tokenizer::Tokenizer& tokenizer_;
   const std::vector<std::string> stops_;

@@ -179,7 +179,8 @@ Status Buffer::OnReady(std::function<void()> fn) const {
       api.Destroy(ready.event);
       return status;
     }
-    static_cast<void>(waited.release());  // OnEvent's
+    // NOLINTNEXTLINE(bugprone-unused-return-value): it is OnEvent's now
+    waited.release();
   }
   return OkStatus();
 }
