@@ -112,8 +112,10 @@ TEST_F(AuditTest, BrokenLinesAreCountedNotFatal) {
 
 TEST_F(AuditTest, ARunWithoutAStepSaysSoInsteadOfZeros) {
   fs::create_directories(folder_);
-  std::ofstream(folder_ + "/metrics.jsonl");
-  std::ofstream(folder_ + "/trajectories.jsonl");
+  for (const char* name : {"/metrics.jsonl", "/trajectories.jsonl"}) {
+    const std::ofstream empty(folder_ + name);
+    ASSERT_TRUE(empty.is_open());
+  }
   std::string text = FormatAudit(Audit(folder_).value());
   EXPECT_THAT(text, HasSubstr("No step was trained, and no episode was played"));
   EXPECT_THAT(text, Not(HasSubstr("0.0")));

@@ -230,7 +230,7 @@ TEST(HttpServerTest, GarbageGets400) {
       "POST / HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
       "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
       "GET http://other/ HTTP/1.1\r\nHost: x\r\n\r\n",
-      std::string("GET /\0 HTTP/1.1\r\n\r\n", 20),
+      std::string("GET /\0 HTTP/1.1\r\n\r\n", 19),
   };
   for (const std::string& bytes : garbage) {
     RawConnection client(server.port());
