@@ -15,11 +15,11 @@
 
 #include "forebay/base/clock.h"
 #include "forebay/base/loop.h"
+#include "forebay/base/one_shot.h"
 #include "forebay/base/rng.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
 #include "forebay/env/environment.h"
-#include "forebay/env/subprocess/one_shot.h"
 
 namespace forebay::env {
 namespace {

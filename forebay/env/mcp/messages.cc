@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "forebay/base/json_depth.h"
 #include "forebay/base/status.h"
 #include "forebay/env/mcp.h"
 #include "forebay/env/tool_calls.h"
 #include "forebay/env/tools.h"
-#include "forebay/env/tools/json_depth.h"
 #include "forebay/env/tools/text.h"
 
 namespace forebay::env::mcp {

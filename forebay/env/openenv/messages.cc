@@ -7,10 +7,10 @@
 #include <string>
 #include <string_view>
 
+#include "forebay/base/json_depth.h"
 #include "forebay/base/rng.h"
 #include "forebay/base/status.h"
 #include "forebay/env/environment.h"
-#include "forebay/env/tools/json_depth.h"
 #include "forebay/env/tools/text.h"
 
 namespace forebay::env::openenv {

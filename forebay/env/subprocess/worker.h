@@ -12,11 +12,11 @@
 
 #include "forebay/base/clock.h"
 #include "forebay/base/loop.h"
+#include "forebay/base/one_shot.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
 #include "forebay/env/environment.h"
 #include "forebay/env/subprocess.h"
-#include "forebay/env/subprocess/one_shot.h"
 #include "forebay/env/subprocess/process.h"
 #include "forebay/env/subprocess/stderr_log.h"
 #include "forebay/env/subprocess/wire.h"

@@ -12,39 +12,14 @@
 #include <utility>
 #include <vector>
 
+#include "forebay/base/json_depth.h"
+
 namespace forebay::rollout::serving {
-namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kDepthMax = 64;
-
-bool DepthIsBounded(std::string_view text) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') {
-        ++i;
-      } else if (c == '"') {
-        in_string = false;
-      }
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kDepthMax) return false;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return true;
-}
-
-}  // namespace
-
 std::optional<Json> ParseBounded(std::string_view text) {
-  if (!DepthIsBounded(text)) return std::nullopt;
+  if (TooDeep(text)) return std::nullopt;
   Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (value.is_discarded()) return std::nullopt;
   return value;

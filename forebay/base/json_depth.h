@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-namespace forebay::env {
+namespace forebay {
 
 inline constexpr int kJsonDepthMax =
     64;  // writing out and walking through nested values takes stack
@@ -11,4 +11,4 @@ inline constexpr int kJsonDepthMax =
 // Of any text, JSON or not.
 bool TooDeep(std::string_view text);
 
-}  // namespace forebay::env
+}  // namespace forebay

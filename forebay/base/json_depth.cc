@@ -1,9 +1,9 @@
-#include "forebay/env/tools/json_depth.h"
+#include "forebay/base/json_depth.h"
 
 #include <cstddef>
 #include <string_view>
 
-namespace forebay::env {
+namespace forebay {
 
 bool TooDeep(std::string_view text) {
   int depth = 0;
@@ -27,4 +27,4 @@ bool TooDeep(std::string_view text) {
   return false;
 }
 
-}  // namespace forebay::env
+}  // namespace forebay
