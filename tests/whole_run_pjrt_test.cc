@@ -2,8 +2,11 @@
 // for bit; with a bound of 2 no older token is trained on; and it never compiles after warm-up.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,6 +89,16 @@ class WholeRunTest : public testing::Test {
     auto loaded = learner::LoadLatestCheckpoint(folder_ + "/" + name + "/checkpoints");
     FB_CHECK(loaded.ok(), loaded.status().ToString());
     return loaded->data.state.train.params;
+  }
+
+  // What metrics.jsonl says of each step.
+  std::vector<double> OfSteps(const std::string& name, const std::string& field) {
+    std::ifstream in(folder_ + "/" + name + "/metrics.jsonl");
+    std::vector<double> values;
+    for (std::string line; std::getline(in, line);) {
+      values.push_back(nlohmann::json::parse(line).at(field).get<double>());
+    }
+    return values;
   }
 
   std::string folder_;
@@ -211,6 +224,18 @@ TEST_F(WholeRunTest, L6_EvictionNeverStopsARun) {
       Train(MakeConfig({"buffer.max_staleness=0", "rollout.actors=100", "run.steps=6"}), "tight");
   EXPECT_EQ(report.steps, 6);
   EXPECT_TRUE(report.ledger.balanced());
+}
+
+TEST_F(WholeRunTest, T4_WithoutLearningTheLogprobGapOfAWholeRunStaysFlat) {
+  // Stale, packed, over many publications and reused prefixes: none may move a log-probability.
+  Train(MakeConfig({"learner.learning_rate=0", "learner.skip_zero_advantage=false", "run.steps=24",
+                    "rollout.actors=36"}),
+        "soak");
+  const std::vector<double> gaps = OfSteps("soak", "logprob_gap_max");
+  ASSERT_EQ(gaps.size(), 24U);
+  // One unit in the last place of a log-probability here; 0 in some steps, but not in all.
+  for (const double gap : gaps) EXPECT_LE(gap, 1e-5);
+  EXPECT_GT(std::ranges::max(gaps), 0) << "nothing was compared";
 }
 
 }  // namespace
