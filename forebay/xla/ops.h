@@ -178,6 +178,10 @@ Values CustomVjp(const BodyFn& body, const VjpFn& vjp, std::span<const Value> xs
 // depend on it). In a ShardMap body (xla/shard_map.h): of the mean of loss over all devices, as the
 // gradient of the whole array, split like wrt_i.
 Values Gradients(Value loss, std::span<const Value> wrt);
+// sums_i + Gradients(loss, wrt)_i; an empty Value counts as zero. The gradients of a Scan's xs are
+// added row by row as they come up, into the memory of the sum where that is donated: no second
+// array of its size is ever there.
+Values AddGradients(Value loss, std::span<const Value> wrt, std::span<const Value> sums);
 // The general form: sum_i <cotangent_i, d output_i / d wrt>.
 Values Vjp(std::span<const Value> outputs, std::span<const Value> cotangents,
            std::span<const Value> wrt);

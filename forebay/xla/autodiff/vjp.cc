@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <ranges>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -23,12 +25,17 @@ namespace {
 
 class Differentiator {
  public:
-  Differentiator(Graph& graph, std::span<const Value> wrt) : graph_(graph), wrt_(wrt) {
-    for (const Value& w : wrt) {
+  Differentiator(Graph& graph, std::span<const Value> wrt, std::span<const Value> sums)
+      : graph_(graph), wrt_(wrt) {
+    for (size_t i = 0; i < wrt.size(); ++i) {
+      const Value& w = wrt[i];
       first_id_ = std::min(first_id_, w.node()->id);
-      std::vector<bool>& outputs = states_[w.node()].wrt;
-      outputs.resize(w.node()->outputs.size());
-      outputs[static_cast<size_t>(w.output())] = true;
+      State& state = states_[w.node()];
+      state.wrt.resize(w.node()->outputs.size());
+      state.wrt[static_cast<size_t>(w.output())] = true;
+      if (sums.empty()) continue;
+      state.sums.resize(w.node()->outputs.size());
+      state.sums[static_cast<size_t>(w.output())] = sums[i];
     }
   }
 
@@ -45,8 +52,9 @@ class Differentiator {
     for (Node* node : order_ | std::views::reverse) Propagate(*node);
     Values result;
     for (const Value& w : wrt_) {
-      const Values& cts = states_[w.node()].cotangents;
-      result.push_back(cts.empty() ? Value() : cts[static_cast<size_t>(w.output())]);
+      const State& state = states_[w.node()];
+      const Value sum = Of(state.sums, w), ct = Of(state.cotangents, w);
+      result.push_back(sum.empty() || ct.empty() ? (sum.empty() ? ct : sum) : Add(sum, ct));
     }
     return result;
   }
@@ -57,7 +65,13 @@ class Differentiator {
     bool through = false;   // outputs depend on something asked for
     bool visited = false;
     Values cotangents;
+    Values sums;  // of outputs asked for, until something was added to them; empty: none
   };
+
+  // The entry of a list of one a node's output.
+  static Value Of(const Values& list, const Value& v) {
+    return list.empty() ? Value() : list[static_cast<size_t>(v.output())];
+  }
 
   // Every node between wrt and outputs, by id: operands before users. An explicit stack, because a
   // graph may be tens of thousands of nodes deep.
@@ -106,6 +120,13 @@ class Differentiator {
     const Values operands = node.operands;
     std::vector<bool> needs;
     for (const Value& v : operands) needs.push_back(Needs(v));
+    // Out of their place, so that an operand that stands twice brings its sum once.
+    Values sums;
+    for (const Value& v : operands) {
+      Values& known = states_[v.node()].sums;
+      sums.push_back(known.empty() ? Value()
+                                   : std::exchange(known[static_cast<size_t>(v.output())], {}));
+    }
     Values outputs;
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       outputs.emplace_back(&graph_, &node, static_cast<int>(i));
@@ -117,8 +138,13 @@ class Differentiator {
                                                       .operands = operands,
                                                       .outputs = outputs,
                                                       .cotangents = full,
-                                                      .needs = needs});
+                                                      .needs = needs,
+                                                      .sums = sums});
     FB_CHECK(contributions.size() == operands.size(), node.primitive->name());
+    for (size_t i = 0; i < operands.size(); ++i) {
+      if (sums[i].empty()) continue;
+      states_[operands[i].node()].sums[static_cast<size_t>(operands[i].output())] = sums[i];
+    }
     for (size_t i = 0; i < operands.size(); ++i) {
       if (needs[i] && !contributions[i].empty()) Accumulate(operands[i], contributions[i]);
     }
@@ -134,13 +160,17 @@ class Differentiator {
 }  // namespace
 
 Values VjpOrEmpty(Graph& graph, std::span<const Value> outputs, std::span<const Value> cotangents,
-                  std::span<const Value> wrt) {
+                  std::span<const Value> wrt, std::span<const Value> sums) {
   FB_CHECK(outputs.size() == cotangents.size(), "one cotangent an output");
-  return Differentiator(graph, wrt).Run(outputs, cotangents);
+  FB_CHECK(sums.empty() || sums.size() == wrt.size(), "one sum a wrt");
+  return Differentiator(graph, wrt, sums).Run(outputs, cotangents);
 }
 
-Values Vjp(std::span<const Value> outputs, std::span<const Value> cotangents,
-           std::span<const Value> wrt) {
+namespace {
+
+// What Vjp and Gradients ask for, checked.
+Values CheckedVjp(std::span<const Value> outputs, std::span<const Value> cotangents,
+                  std::span<const Value> wrt, std::span<const Value> sums) {
   if (wrt.empty()) return {};
   Values all(outputs.begin(), outputs.end());
   all.insert(all.end(), cotangents.begin(), cotangents.end());
@@ -163,15 +193,16 @@ Values Vjp(std::span<const Value> outputs, std::span<const Value> cotangents,
           fmt::format("wrt {} is {}; only floats have gradients", i, wrt[i].shape().ToString()));
     }
   }
-  Values result = VjpOrEmpty(in.graph(), outputs, cotangents, wrt);
+  Values result = VjpOrEmpty(in.graph(), outputs, cotangents, wrt, sums);
   for (size_t i = 0; i < wrt.size(); ++i) {
     if (result[i].empty()) result[i] = ZerosLike(wrt[i]);
   }
   return result;
 }
 
-Values Gradients(Value loss, std::span<const Value> wrt) {
-  const Operands in("Gradients", {loss});
+Values GradientsOf(std::string_view op, Value loss, std::span<const Value> wrt,
+                   std::span<const Value> sums) {
+  const Operands in(op, {loss});
   if (!in.ok()) return Values(wrt.size(), in.poison());
   if (!IsFloat(loss.dtype()) || !loss.dims().empty()) {
     return Values(wrt.size(), in.Fail(fmt::format("the loss is {}; it must be a float scalar",
@@ -180,12 +211,44 @@ Values Gradients(Value loss, std::span<const Value> wrt) {
   const Graph::Impl& impl = in.graph().impl();
   if (impl.shard_body == nullptr || impl.mesh->size() == 1) {
     const Value one = Constant(in.graph(), 1.0, loss.dtype());
-    return Vjp(std::span(&loss, 1), std::span(&one, 1), wrt);
+    return CheckedVjp(std::span(&loss, 1), std::span(&one, 1), wrt, sums);
   }
   // The mean of the loss over all devices: each gives its share. See xla/shard_map.h.
   const Value share =
       Constant(in.graph(), 1.0 / static_cast<double>(impl.mesh->size()), loss.dtype());
-  return SumOverReplicas(in.graph(), wrt, Vjp(std::span(&loss, 1), std::span(&share, 1), wrt));
+  // A sum that several devices have is added once.
+  const Values own = sums.empty() ? Values() : ShareAmongReplicas(in.graph(), wrt, sums);
+  return SumOverReplicas(in.graph(), wrt,
+                         CheckedVjp(std::span(&loss, 1), std::span(&share, 1), wrt, own));
+}
+
+}  // namespace
+
+Values Vjp(std::span<const Value> outputs, std::span<const Value> cotangents,
+           std::span<const Value> wrt) {
+  return CheckedVjp(outputs, cotangents, wrt, {});
+}
+
+Values Gradients(Value loss, std::span<const Value> wrt) {
+  return GradientsOf("Gradients", loss, wrt, {});
+}
+
+Values AddGradients(Value loss, std::span<const Value> wrt, std::span<const Value> sums) {
+  Values all{loss};
+  std::ranges::copy_if(sums, std::back_inserter(all), [](const Value& v) { return !v.empty(); });
+  const Operands in("AddGradients", all);
+  if (!in.ok()) return Values(wrt.size(), in.poison());
+  if (sums.size() != wrt.size()) {
+    return Values(wrt.size(),
+                  in.Fail(fmt::format("{} sums for {} gradients", sums.size(), wrt.size())));
+  }
+  for (size_t i = 0; i < wrt.size(); ++i) {
+    if (sums[i].empty() || wrt[i].empty() || sums[i].shape() == wrt[i].shape()) continue;
+    return Values(wrt.size(),
+                  in.Fail(fmt::format("sum {} is {}, what it is of {}", i,
+                                      sums[i].shape().ToString(), wrt[i].shape().ToString())));
+  }
+  return GradientsOf("AddGradients", loss, wrt, sums);
 }
 
 }  // namespace forebay::xla

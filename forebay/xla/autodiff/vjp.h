@@ -10,7 +10,8 @@
 namespace forebay::xla {
 
 // sum_i <cotangent_i, d output_i / d wrt>, empty where that is zero. An empty cotangent is zero.
+// With `sums`, one for each wrt or empty: added to them.
 Values VjpOrEmpty(Graph& graph, std::span<const Value> outputs, std::span<const Value> cotangents,
-                  std::span<const Value> wrt);
+                  std::span<const Value> wrt, std::span<const Value> sums = {});
 
 }  // namespace forebay::xla

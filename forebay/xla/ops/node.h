@@ -48,7 +48,9 @@ struct Node {
 };
 
 // What a primitive's VJP gets. `cotangents` has one entry an output, empty where it is zero (at
-// least one is not). `needs` says for which operands a cotangent is wanted.
+// least one is not). `needs` says for which operands a cotangent is wanted. `sums` has one entry an
+// operand: where it is not empty, the cotangent will be added to it; a rule that does so itself
+// takes it away.
 struct VjpCall {
   Graph& graph;
   Node& node;
@@ -56,6 +58,7 @@ struct VjpCall {
   const Values& outputs;
   const Values& cotangents;
   const std::vector<bool>& needs;
+  Values& sums;
 };
 
 struct ShardMapSpecs {

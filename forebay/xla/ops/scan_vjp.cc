@@ -1,6 +1,9 @@
 // The gradient of Scan: a Scan the other way, whose body runs the forward body again from the carry
 // that its iteration began with, and differentiates it. Kept from the forward pass: those carries,
 // nothing else.
+//
+// Cotangents of xs that are to be added to a sum do not become ys: the sum is a carry, and each
+// iteration adds to its row, which XLA does in place.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -59,6 +62,13 @@ Values SaveCarries(Graph& graph, Node& node, const Region& region, ScanLayout la
   return saved;
 }
 
+// `stack` with `value` added to its row `row`, an s32 scalar.
+Value AddToRow(Value stack, Value row, Value value) {
+  Values starts(stack.dims().size(), Constant(*stack.graph(), 0, DType::kS32));
+  starts[0] = row;
+  return DynamicUpdateSlice(stack, ExpandDims(IndexLeading(stack, row) + value, 0), starts);
+}
+
 // Walks the arguments of the backward body in the order in which they were listed.
 class Reader {
  public:
@@ -99,7 +109,8 @@ Values ScanPrimitive::Vjp(const VjpCall& call) const {
   }
   const std::vector<bool> dependent = DependentResults(region, needs);
 
-  // Backward carries: cotangents of active carries, then the sums for captures.
+  // Backward carries: cotangents of active carries, the sums for captures, then those that xs are
+  // added to.
   Values initial;
   std::vector<size_t> active;
   for (size_t i = 0; i < num_carry; ++i) {
@@ -114,8 +125,16 @@ Values ScanPrimitive::Vjp(const VjpCall& call) const {
     captures.push_back(i);
     initial.push_back(ZerosLike(call.operands[i]));
   }
-  // Backward xs: saved carries, xs, cotangents of ys. Captures are parameters too, so that the copy
-  // of the body depends on nothing else.
+  std::vector<bool> into_sum(num_xs, false);
+  for (size_t i = 0; i < num_xs; ++i) {
+    Value& sum = call.sums[num_carry + i];
+    if (!needs[num_carry + i] || sum.empty()) continue;
+    into_sum[i] = true;
+    initial.push_back(std::exchange(sum, {}));
+  }
+  const auto num_sums = static_cast<size_t>(std::ranges::count(into_sum, true));
+  // Backward xs: saved carries, xs, cotangents of ys and of saved carries, row numbers. Captures
+  // are parameters too, so that the copy of the body depends on nothing else.
   Values xs = SaveCarries(graph, call.node, region, layout);
   for (size_t i = 0; i < num_xs; ++i) xs.push_back(call.operands[num_carry + i]);
   std::vector<size_t> active_ys;
@@ -135,6 +154,7 @@ Values ScanPrimitive::Vjp(const VjpCall& call) const {
     xs.push_back(call.cotangents[output]);
   }
   const auto num_saved_cts = static_cast<size_t>(std::ranges::count(has_saved_ct, true));
+  if (num_sums > 0) xs.push_back(Iota(graph, {DType::kS32, {layout.length}}, 0));
   Values operands = initial;
   operands.insert(operands.end(), xs.begin(), xs.end());
   operands.insert(operands.end(), call.operands.begin() + static_cast<int64_t>(num_carry + num_xs),
@@ -151,9 +171,11 @@ Values ScanPrimitive::Vjp(const VjpCall& call) const {
     Reader reader(args);
     const Values carry_cts = reader.Next(active.size());
     const Values sums = reader.Next(captures.size());
+    Reader stacks(reader.Next(num_sums));
     Values inputs = reader.Next(num_carry + num_xs);
     const Values y_cts = reader.Next(active_ys.size());
     Reader saved_cts(reader.Next(num_saved_cts));
+    const Value row = num_sums > 0 ? reader.Next() : Value();
     const Values captured = reader.Next(num_captures);
     inputs.insert(inputs.end(), captured.begin(), captured.end());
     const Values results = InlineRegion(graph, region, inputs);
@@ -174,6 +196,7 @@ Values ScanPrimitive::Vjp(const VjpCall& call) const {
     const Values found = VjpOrEmpty(graph, outputs, cotangents, wrt);
     Values next(active.size());
     Values sum_results;
+    Values stack_results;
     Values x_results;
     size_t at = 0;
     for (size_t i = 0; i < inputs.size(); ++i) {
@@ -183,6 +206,9 @@ Values ScanPrimitive::Vjp(const VjpCall& call) const {
         Value& entering = next[at - 1];
         entering = ct.empty() ? ZerosLike(inputs[i]) : ct;
         if (has_saved_ct[i]) entering = entering + saved_cts.Next();
+      } else if (i < num_carry + num_xs && into_sum[i - num_carry]) {
+        const Value stack = stacks.Next();
+        stack_results.push_back(ct.empty() ? stack : AddToRow(stack, row, ct));
       } else if (i < num_carry + num_xs) {
         x_results.push_back(ct.empty() ? ZerosLike(inputs[i]) : ct);
       } else {
@@ -191,6 +217,7 @@ Values ScanPrimitive::Vjp(const VjpCall& call) const {
       }
     }
     next.insert(next.end(), sum_results.begin(), sum_results.end());
+    next.insert(next.end(), stack_results.begin(), stack_results.end());
     next.insert(next.end(), x_results.begin(), x_results.end());
     return next;
   };
@@ -207,8 +234,10 @@ Values ScanPrimitive::Vjp(const VjpCall& call) const {
   size_t at = 0;
   for (const size_t i : active) out[i] = backward[at++];
   for (const size_t i : captures) out[i] = backward[at++];
-  for (size_t i = num_carry; i < num_carry + num_xs; ++i) {
-    if (needs[i]) out[i] = backward[at++];
+  for (const bool summed : {true, false}) {
+    for (size_t i = 0; i < num_xs; ++i) {
+      if (needs[num_carry + i] && into_sum[i] == summed) out[num_carry + i] = backward[at++];
+    }
   }
   return out;
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <ranges>
 #include <span>
@@ -120,6 +121,19 @@ Values SumOverReplicas(Graph& graph, std::span<const Value> wrt, Values cotangen
     cotangents[i] = Psum(cotangents[i], AxesOutside(*graph.impl().mesh, *set));
   }
   return cotangents;
+}
+
+Values ShareAmongReplicas(Graph& graph, std::span<const Value> wrt, std::span<const Value> sums) {
+  const Mesh& mesh = *graph.impl().mesh;
+  Values shares(sums.begin(), sums.end());
+  for (size_t i = 0; i < wrt.size(); ++i) {
+    if (shares[i].empty() || IsPoison(wrt[i])) continue;
+    const std::optional<AxisSet> set = VaryingOf(wrt[i]);
+    if (!set) continue;  // SumOverReplicas refuses it
+    const int64_t copies = mesh.Size(AxesOutside(mesh, *set));
+    if (copies > 1) shares[i] = shares[i] * (1.0 / static_cast<double>(copies));
+  }
+  return shares;
 }
 
 }  // namespace forebay::xla

@@ -30,5 +30,8 @@ std::optional<AxisSet> VaryingOf(const Value& value);
 // In a ShardMap body, makes per-device cotangents of `wrt` gradients of the whole arrays: sums over
 // the axes along which all devices have the same wrt. Records an error where that is unknown.
 Values SumOverReplicas(Graph& graph, std::span<const Value> wrt, Values cotangents);
+// What each device brings so that SumOverReplicas gives `sums`, which all devices with the same wrt
+// have; empty where a sum is.
+Values ShareAmongReplicas(Graph& graph, std::span<const Value> wrt, std::span<const Value> sums);
 
 }  // namespace forebay::xla
