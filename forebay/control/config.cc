@@ -4,6 +4,7 @@
 
 #include <toml++/toml.h>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -24,8 +25,36 @@ namespace {
 
 constexpr size_t kConfigBytesMax = 1 << 20;
 
+// Samplers that `forebay serve` has and a training run cannot have. The loss needs the probability
+// of each token under the distribution sampled, and again under the newer weights.
+constexpr std::array<std::string_view, 3> kFilters = {"rollout.top_k", "rollout.top_p",
+                                                      "rollout.min_p"};
+constexpr std::array<std::string_view, 4> kEdits = {
+    "rollout.repetition_penalty", "rollout.presence_penalty", "rollout.frequency_penalty",
+    "rollout.logit_bias"};
+
+// Why a run cannot sample like this; "" for any other key.
+std::string_view WhyNotSampled(std::string_view key) {
+  if (std::ranges::find(kFilters, key) != kFilters.end()) {
+    return "the learner would have to divide by the probability that the filter kept, which "
+           "depends on the weights and on the tokens kept at each step, and those are not recorded";
+  }
+  if (std::ranges::find(kEdits, key) != kEdits.end()) {
+    return "the learner would have to change the same logits by the history of each token, and its "
+           "loss does not";
+  }
+  return "";
+}
+
 Status UnknownKey(const std::string& key, const std::vector<Field>& fields,
                   const std::string& where) {
+  if (const std::string_view why = WhyNotSampled(key); !why.empty()) {
+    return InvalidArgument(fmt::format(
+        "{}: '{}' cannot be set in a training run: {}, so the importance ratio would be wrong. "
+        "Leave it out and use rollout.temperature, which the loss knows, to sharpen sampling; "
+        "forebay serve samples a trained model with it",
+        where, key, why));
+  }
   std::string_view nearest;
   size_t best = 1000;
   for (const Field& field : fields) {

@@ -57,6 +57,27 @@ TEST(ConfigTest, UnknownKeysNameTheNearest) {
   EXPECT_EQ(Parse("run = 3\n").status().code(), StatusCode::kInvalidArgument);
 }
 
+// The loss could not compute the probability of what was sampled (docs/training.md).
+TEST(ConfigTest, T2_SamplersThatTheLossDoesNotKnowAreRefused) {
+  for (const char* line : {"top_k = 20", "top_p = 0.9", "min_p = 0.1"}) {
+    const Status status = Parse(std::string("[rollout]\n") + line + "\n").status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << line;
+    EXPECT_THAT(status.message(), HasSubstr("test.toml:6: 'rollout."));
+    EXPECT_THAT(status.message(), HasSubstr("cannot be set in a training run"));
+    EXPECT_THAT(status.message(), HasSubstr("importance ratio would be wrong"));
+    EXPECT_THAT(status.message(), HasSubstr("use rollout.temperature"));
+  }
+  for (const char* line : {"repetition_penalty = 1.1", "presence_penalty = 0.5",
+                           "frequency_penalty = 0.5", "logit_bias = { \"5\" = -1.0 }"}) {
+    EXPECT_THAT(Parse(std::string("[rollout]\n") + line + "\n").status().message(),
+                HasSubstr("history of each token"))
+        << line;
+  }
+  EXPECT_THAT(Parse("", {"rollout.top_p=1.0"}).status().message(),
+              HasSubstr("--set rollout.top_p: 'rollout.top_p' cannot be set"));
+  EXPECT_THAT(Parse("[rollout]\ntop_q = 0.9\n").status().message(), HasSubstr("unknown key"));
+}
+
 TEST(ConfigTest, WrongTypesRangesAndChoices) {
   EXPECT_THAT(Parse("[run]\nsteps = \"ten\"\n").status().message(),
               HasSubstr("'run.steps' must be a whole number"));
