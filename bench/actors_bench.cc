@@ -283,6 +283,11 @@ double Milliseconds(Duration duration) { return Seconds(duration) * 1e3; }
 }  // namespace
 
 Result<nlohmann::ordered_json> ActorsBench(const BenchOptions& options) {
+  return MeasureActors(kEpisodes, options.quick ? 10 : 40, options);
+}
+
+Result<nlohmann::ordered_json> MeasureActors(int64_t episodes, int window_s,
+                                             const BenchOptions& options) {
   FB_ASSIGN_OR_RETURN(const weights::ModelFiles files, weights::LoadModelFiles(SmolLm2Path()));
   FB_ASSIGN_OR_RETURN(const std::unique_ptr<tokenizer::Tokenizer> tokenizer,
                       tokenizer::Tokenizer::FromJson(files.tokenizer_json));
@@ -300,26 +305,27 @@ Result<nlohmann::ordered_json> ActorsBench(const BenchOptions& options) {
   std::future<int64_t> reader =
       std::async(std::launch::async, [&] { return Consume(*buffer, stop); });
 
-  const int window_s = options.quick ? 10 : 40;
   Rig rig(*buffer, engine, *tokenizer, *chat);
-  options.Say(fmt::format("{} episodes start over {} s, then {} s are measured", kEpisodes,
+  options.Say(fmt::format("{} episodes start over {} s, then {} s are measured", episodes,
                           kRamp.count(), window_s));
   malloc_trim(0);
   const int64_t bytes_before = ResidentBytes();
   for (int i = 1; i <= kRampSteps; ++i) {
-    rig.Resize(kEpisodes * i / kRampSteps);
+    rig.Resize(episodes * i / kRampSteps);
     std::this_thread::sleep_for(kRamp / kRampSteps);
   }
   std::this_thread::sleep_for(seconds(6));  // the first episodes end: from now on it is steady
   rig.lag().Clear();
   const Counts begin = rig.counts();
   const TimePoint began = Now();
+  const double cpu_began = CpuSeconds();
   std::vector<double> bytes;
   for (int i = 0; i < window_s; ++i) {
     std::this_thread::sleep_for(seconds(1));
     bytes.push_back(static_cast<double>(ResidentBytes() - bytes_before));
   }
   const double took = Seconds(Now() - began);
+  const double cpu_took = CpuSeconds() - cpu_began;
   const Counts end = rig.counts();
   const double p50 = Milliseconds(rig.lag().Percentile(0.5));
   const double p99 = Milliseconds(rig.lag().Percentile(0.99));
@@ -339,12 +345,13 @@ Result<nlohmann::ordered_json> ActorsBench(const BenchOptions& options) {
       ledger.trained + ledger.pending + ledger.rejected_total() + ledger.in_flight;
   return nlohmann::ordered_json{
       {"episodes", end.actors.running},
-      {"bytes_per_episode", Summarize(std::move(bytes)).median / static_cast<double>(kEpisodes)},
+      {"bytes_per_episode", Summarize(std::move(bytes)).median / static_cast<double>(episodes)},
       {"tokens_per_episode", last.mean_tokens},
       {"wakeup_p50_ms", p50},
       {"wakeup_p99_ms", p99},
       {"wakeup_max_ms", worst},
       {"steps_per_s", static_cast<double>(end.steps - begin.steps) / took},
+      {"cpu_seconds_per_s", cpu_took / took},
       {"episodes_ended", last.actors.episodes},
       {"aborted_at_the_end", aborted},
       {"failed", failed},

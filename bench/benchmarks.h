@@ -12,6 +12,9 @@ namespace forebay::bench {
 // Ten thousand episodes at once on an environment whose steps take two seconds: memory of an
 // episode, how late it wakes up, steps a second, and that none is lost.
 Result<nlohmann::ordered_json> ActorsBench(const BenchOptions& options);
+// The same with so many episodes, over so many seconds. Adds cpu_seconds_per_s, of the process.
+Result<nlohmann::ordered_json> MeasureActors(int64_t episodes, int window_s,
+                                             const BenchOptions& options);
 
 // One optimizer step of SmolLM2-135M on 2 x 512 packed tokens, f32, full fine-tuning, against the
 // same step in JAX on the same plugin (bench/peers/setup_jax.sh makes it).
@@ -43,5 +46,9 @@ Result<nlohmann::ordered_json> RecoveryBench(const BenchOptions& options);
 
 // A start after a crash with 10 million records of 2 KiB: its time and memory.
 Result<nlohmann::ordered_json> StartupBench(const BenchOptions& options);
+
+// How cost grows with the work: ten times the actors, four times the tokens of an episode, four
+// times the model, ten times its layers (compiling), one to eight virtual devices.
+Result<nlohmann::ordered_json> ScaleBench(const BenchOptions& options);
 
 }  // namespace forebay::bench

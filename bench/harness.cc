@@ -21,8 +21,6 @@
 #include "forebay/base/status.h"
 
 namespace forebay::bench {
-namespace {
-
 double CpuSeconds() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
@@ -31,8 +29,6 @@ double CpuSeconds() {
   };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
-
-}  // namespace
 
 void BenchOptions::Say(const std::string& sentence) const {
   std::fprintf(stderr, "bench: %s\n", sentence.c_str());

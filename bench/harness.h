@@ -46,6 +46,9 @@ struct SideTimes {
 // so that drift of the machine meets all of them alike. The first error ends it.
 Result<std::vector<SideTimes>> Interleave(std::span<const Side> sides, int repeats);
 
+// What all threads of this process have computed so far.
+double CpuSeconds();
+
 // The machine's load average of the last minute; what is measured on a busy machine is noise.
 double LoadAverage();
 

@@ -36,6 +36,8 @@ constexpr Benchmark kBenchmarks[] = {
     {"rollout",
      "SmolLM2-135M decoding at 1, 16 and 32 streams against vLLM and llama.cpp, and prompts",
      RolloutBench},
+    {"scale", "how cost grows with actors, episode length, model, its layers and devices",
+     ScaleBench},
     {"startup", "opening a buffer of 10 million records after a crash (21 GB of disk)",
      StartupBench},
     {"utilization", "the synchronous loop against the decoupled one on a slow environment",
