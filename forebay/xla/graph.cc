@@ -71,7 +71,8 @@ Status ApplyAliases(std::span<const Alias> aliases, Program& program) {
   return OkStatus();
 }
 
-std::string ModuleText(const Region& root, const Program& program) {
+// Also fills host_kernels.
+std::string ModuleText(const Region& root, Program& program) {
   const bool on_mesh = program.mesh.size() > 1;
   Emitter emitter;
   std::string arguments;
@@ -91,6 +92,7 @@ std::string ModuleText(const Region& root, const Program& program) {
                              TypeText(program.arguments[i]), attributes);
   }
   const std::vector<std::string> returned = emitter.Inline(root, names);
+  program.host_kernels = emitter.kernels();
   const std::string types = TypesText(program.results);
   std::string results = types;
   std::string module_attributes, mesh;

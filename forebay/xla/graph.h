@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "forebay/base/status.h"
+#include "forebay/xla/host_kernel.h"
 #include "forebay/xla/shape.h"
 #include "forebay/xla/sharding.h"
 #include "forebay/xla/traced_cost.h"
@@ -63,7 +64,8 @@ struct Program {
   Mesh mesh = {};
   std::vector<PartitionSpec> argument_specs = {};
   std::vector<PartitionSpec> result_specs = {};
-  TracedCost cost = {};  // on each device
+  TracedCost cost = {};                       // on each device
+  std::vector<HostKernel> host_kernels = {};  // that it calls; not empty: for the CPU alone
 };
 
 // "Result `output` may reuse the memory of parameter `parameter`" (same shape required).

@@ -76,7 +76,8 @@ class Topology {
   // Compiles for the first devices, as many as the program's mesh has. `xla_flags` as in
   // Client::Compile.
   // Errors: the compiler's text (kResourceExhausted when the program does not fit in memory), with
-  // the program's name; kInvalidArgument for a mesh larger than the topology.
+  // the program's name; kInvalidArgument for a mesh larger than the topology or host
+  // kernels.
   virtual Result<CompiledStats> Compile(
       const Program& program, const std::map<std::string, std::string>& xla_flags = {}) = 0;
 };

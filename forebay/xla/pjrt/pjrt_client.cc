@@ -22,6 +22,7 @@
 
 #include "forebay/base/status.h"
 #include "forebay/xla/client.h"
+#include "forebay/xla/ffi/registry.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/pjrt/api.h"
 #include "forebay/xla/pjrt/client_state.h"
@@ -131,6 +132,10 @@ std::pair<int, int> PjrtClient::api_version() const {
   return {version.major_version, version.minor_version};
 }
 
+bool PjrtClient::calls_host_kernels() const {
+  return state_->is_cpu && ffi::CanRegister(state_->api);
+}
+
 int64_t PjrtClient::live_buffers() const {
   return state_->live_buffers.load(std::memory_order_relaxed);
 }
@@ -231,6 +236,18 @@ Result<std::shared_ptr<Executable>> PjrtClient::Compile(
     return InvalidArgument(fmt::format(
         "program '{}' is for a mesh of {} devices ({}), this client has {}", program.name,
         program.mesh.size(), program.mesh.ToString(), state_->devices.size()));
+  }
+  if (!program.host_kernels.empty()) {
+    if (!calls_host_kernels()) {
+      return Unimplemented(fmt::format(
+          "program '{}' calls the host kernel '{}', which only a CPU plugin of PJRT API 0.115 or "
+          "newer does; this is '{}' of API {}.{}",
+          program.name, program.host_kernels[0].name, platform_, api_version().first,
+          api_version().second));
+    }
+    // Before it is loaded from the disk, too: loading looks the names up.
+    FB_RETURN_IF_ERROR(ffi::Register(state_->api, program.host_kernels)
+                           .WithContext(fmt::format("program '{}'", program.name)));
   }
   const Hash128 key = Key(program, xla_flags);
   std::promise<Compiled> promise;

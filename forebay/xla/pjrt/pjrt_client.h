@@ -32,6 +32,7 @@ class PjrtClient final : public Client {
   std::string platform_version() const override { return platform_version_; }
   std::pair<int, int> api_version() const override;
   std::vector<DeviceInfo> devices() const override { return devices_; }
+  bool calls_host_kernels() const override;
   Result<Buffer> FromHost(std::span<const std::byte> data, const Shape& shape, int device) override;
   Result<Buffer> Copy(const Buffer& buffer) override;
   Result<std::shared_ptr<Executable>> Compile(

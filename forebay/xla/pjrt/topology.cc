@@ -111,6 +111,11 @@ Result<CompiledStats> PjrtTopology::Compile(const Program& program,
         fmt::format("program '{}' is for a mesh of {} devices ({}), the topology {} has {}",
                     program.name, count, program.mesh.ToString(), name_, devices_.size()));
   }
+  if (!program.host_kernels.empty()) {
+    return InvalidArgument(
+        fmt::format("program '{}' calls the host kernel '{}', which the devices of {} cannot",
+                    program.name, program.host_kernels[0].name, name_));
+  }
   std::vector<int64_t> ids;
   for (size_t i = 0; count > 1 && i < count; ++i) ids.push_back(devices_[i].id);
   std::string code = program.stablehlo;

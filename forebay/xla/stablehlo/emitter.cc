@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <ranges>
@@ -13,6 +14,7 @@
 
 #include "forebay/base/check.h"
 #include "forebay/xla/graph.h"
+#include "forebay/xla/host_kernel.h"
 #include "forebay/xla/ops/node.h"
 #include "forebay/xla/shape.h"
 
@@ -149,6 +151,13 @@ std::vector<std::string> Emitter::DefineMany(std::string_view rhs, int count) {
   names.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) names.push_back(fmt::format("{}#{}", name, i));
   return names;
+}
+
+void Emitter::UseKernel(const HostKernel& kernel) {
+  const bool known = std::ranges::any_of(kernels_, [&](const HostKernel& other) {
+    return other.name == kernel.name && other.entry == kernel.entry;
+  });
+  if (!known) kernels_.push_back(kernel);
 }
 
 std::string Emitter::ScalarConstant(double value, DType dtype) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "forebay/xla/graph.h"
+#include "forebay/xla/host_kernel.h"
 #include "forebay/xla/ops/node.h"
 #include "forebay/xla/shape.h"
 
@@ -60,6 +61,10 @@ class Emitter {
   std::string EndNested();
 
   void Line(std::string_view text);
+  // Notes a kernel that the text calls; those noted, each once.
+  void UseKernel(const HostKernel& kernel);
+  const std::vector<HostKernel>& kernels() const { return kernels_; }
+
   std::string TakeText() { return std::move(out_); }
 
  private:
@@ -76,6 +81,7 @@ class Emitter {
   std::vector<Scope> scopes_;
   int64_t next_name_ = 0;
   int64_t next_channel_ = 1;
+  std::vector<HostKernel> kernels_;
   std::unordered_map<const Node*, std::vector<std::string>> names_;
   std::unordered_map<const Node*, std::vector<bool>> live_;
 };
