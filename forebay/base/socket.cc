@@ -8,15 +8,17 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include "forebay/base/file.h"
 #include "forebay/base/status.h"
@@ -26,46 +28,27 @@ namespace {
 
 constexpr int kBacklog = 1024;
 
-struct FreeAddresses {
-  void operator()(addrinfo* list) const { freeaddrinfo(list); }
-};
-using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
-
-Result<Addresses> Resolve(const SocketAddress& address) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV | AI_PASSIVE;
-  addrinfo* list = nullptr;
-  const int error =
-      getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &list);
-  if (error != 0) {
-    return InvalidArgument(
-        fmt::format("the host '{}' has no address: {}", address.host, gai_strerror(error)));
-  }
-  return Addresses(list);
-}
-
-Result<sockaddr_un> UnixName(const std::string& path) {
-  sockaddr_un out{};
-  out.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof(out.sun_path)) {
+Result<SocketName> UnixName(const std::string& path) {
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(name.sun_path)) {
     return InvalidArgument(fmt::format("the socket path '{}' has {} bytes; 1 to {} are possible",
-                                       path, path.size(), sizeof(out.sun_path) - 1));
+                                       path, path.size(), sizeof(name.sun_path) - 1));
   }
-  std::memcpy(out.sun_path, path.data(), path.size());
+  std::memcpy(name.sun_path, path.data(), path.size());
+  SocketName out{.size = sizeof(name)};
+  std::memcpy(&out.name, &name, sizeof(name));
   return out;
 }
 
-bool SomebodyListens(const sockaddr_un& name) {
+bool SomebodyListens(const SocketName& name) {
   const Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   // EAGAIN: its queue is full.
-  return connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) == 0 ||
-         errno == EAGAIN;
+  return connect(fd.get(), name.get(), name.size) == 0 || errno == EAGAIN;
 }
 
 Result<Fd> ListenUnix(const SocketAddress& address) {
-  FB_ASSIGN_OR_RETURN(const sockaddr_un name, UnixName(address.path));
+  FB_ASSIGN_OR_RETURN(SocketName name, UnixName(address.path));
   struct stat info{};
   if (lstat(address.path.c_str(), &info) == 0) {
     if (!S_ISSOCK(info.st_mode)) {
@@ -79,13 +62,30 @@ Result<Fd> ListenUnix(const SocketAddress& address) {
   }
   Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return ErrnoStatus("cannot make a socket", errno);
+  // Made aside, so that whoever sees the file can connect: between bind and listen it would be
+  // refused.
+  const std::string aside = address.path + ".new";
+  const Result<SocketName> aside_name = UnixName(aside);
+  const bool renames = aside_name.ok();  // else the path is too long for that
+  if (renames) {
+    unlink(aside.c_str());
+    name = *aside_name;
+  }
   // bind gives the file the socket's own mode.
-  if (fchmod(fd.get(), 0600) != 0 ||
-      bind(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0 ||
-      listen(fd.get(), kBacklog) != 0) {
-    return ErrnoStatus(fmt::format("cannot listen on '{}'", address.path), errno);
+  if (fchmod(fd.get(), 0600) != 0 || bind(fd.get(), name.get(), name.size) != 0 ||
+      listen(fd.get(), kBacklog) != 0 ||
+      (renames && rename(aside.c_str(), address.path.c_str()) != 0)) {
+    const int error = errno;
+    if (renames) unlink(aside.c_str());
+    return ErrnoStatus(fmt::format("cannot listen on '{}'", address.path), error);
   }
   return fd;
+}
+
+uint16_t PortOf(const SocketName& name) {
+  return ntohs(name.family() == AF_INET
+                   ? reinterpret_cast<const sockaddr_in*>(&name.name)->sin_port
+                   : reinterpret_cast<const sockaddr_in6*>(&name.name)->sin6_port);
 }
 
 }  // namespace
@@ -121,42 +121,63 @@ Result<SocketAddress> ParseSocketAddress(std::string_view text) {
   return address;
 }
 
+Result<std::vector<SocketName>> SocketNames(const SocketAddress& address) {
+  std::vector<SocketName> out;
+  if (address.is_unix) {
+    FB_ASSIGN_OR_RETURN(const SocketName name, UnixName(address.path));
+    out.push_back(name);
+    return out;
+  }
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  const int error =
+      getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &list);
+  if (error != 0) {
+    std::string why =
+        fmt::format("the host '{}' has no address: {}", address.host, gai_strerror(error));
+    return error == EAI_NONAME ? InvalidArgument(std::move(why)) : Unavailable(std::move(why));
+  }
+  for (const addrinfo* item = list; item != nullptr; item = item->ai_next) {
+    SocketName& name = out.emplace_back();
+    name.size = item->ai_addrlen;
+    std::memcpy(&name.name, item->ai_addr, item->ai_addrlen);
+  }
+  freeaddrinfo(list);
+  return out;
+}
+
 Result<bool> IsLoopback(const SocketAddress& address) {
   if (address.is_unix) return true;
-  FB_ASSIGN_OR_RETURN(const Addresses list, Resolve(address));
-  for (const addrinfo* item = list.get(); item != nullptr; item = item->ai_next) {
-    if (item->ai_family == AF_INET) {
-      const auto* in = reinterpret_cast<const sockaddr_in*>(item->ai_addr);
-      if ((ntohl(in->sin_addr.s_addr) >> 24) != 127) return false;
-    } else if (item->ai_family == AF_INET6) {
-      const auto* in = reinterpret_cast<const sockaddr_in6*>(item->ai_addr);
-      if (!IN6_IS_ADDR_LOOPBACK(&in->sin6_addr)) return false;
-    } else {
-      return false;
+  FB_ASSIGN_OR_RETURN(const std::vector<SocketName> names, SocketNames(address));
+  return std::ranges::all_of(names, [](const SocketName& name) {
+    if (name.family() == AF_INET) {
+      const auto* in = reinterpret_cast<const sockaddr_in*>(&name.name);
+      return (ntohl(in->sin_addr.s_addr) >> 24) == 127;
     }
-  }
-  return true;
+    if (name.family() != AF_INET6) return false;
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(&name.name)->sin6_addr) != 0;
+  });
 }
 
 Result<Fd> ListenOn(SocketAddress& address) {
   if (address.is_unix) return ListenUnix(address);
-  FB_ASSIGN_OR_RETURN(const Addresses list, Resolve(address));
+  FB_ASSIGN_OR_RETURN(const std::vector<SocketName> names, SocketNames(address));
   int error = 0;
-  for (const addrinfo* item = list.get(); item != nullptr; item = item->ai_next) {
-    Fd fd(socket(item->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  for (const SocketName& name : names) {
+    Fd fd(socket(name.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     const int on = 1;
     if (fd.valid()) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (!fd.valid() || bind(fd.get(), item->ai_addr, item->ai_addrlen) != 0 ||
+    if (!fd.valid() || bind(fd.get(), name.get(), name.size) != 0 ||
         listen(fd.get(), kBacklog) != 0) {
       error = errno;
       continue;
     }
-    sockaddr_storage bound{};
-    socklen_t size = sizeof(bound);
-    getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &size);
-    address.port = ntohs(bound.ss_family == AF_INET
-                             ? reinterpret_cast<const sockaddr_in*>(&bound)->sin_port
-                             : reinterpret_cast<const sockaddr_in6*>(&bound)->sin6_port);
+    SocketName bound{.size = sizeof(sockaddr_storage)};
+    getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound.name), &bound.size);
+    address.port = PortOf(bound);
     return fd;
   }
   if (error == EADDRINUSE) {
