@@ -7,6 +7,8 @@ import signal
 import subprocess
 import time
 import unittest
+import urllib.error
+import urllib.request
 
 from forebay_run import SMALL, ForebayTest
 
@@ -86,6 +88,25 @@ if start > 0:
     os.rename(folder / f"pids_{start}.tmp", folder / f"pids_{start}")
     time.sleep(3600)
 print(json.dumps({"reward": 1}))
+'''
+
+# An episode of two calls, with work between them for which it starts a process; it says who it is before the first call, and what
+# it has done before it gives its reward.
+WORKS = AGENT + '''
+import random
+def say(name, what):
+    (folder / f"{name}_{start}.tmp").write_text(json.dumps(what))
+    os.rename(folder / f"{name}_{start}.tmp", folder / f"{name}_{start}.json")
+
+child = subprocess.Popen(["sleep", "3600"])
+# A parent that has died already is 1.
+say("began", {"pids": [pid for pid in (os.getpid(), os.getppid(), child.pid) if pid > 1], "key": os.environ["OPENAI_API_KEY"], "url": os.environ["OPENAI_BASE_URL"]})
+messages = [{"role": "user", "content": f"Hi {task}"}]
+messages += [chat(messages), {"role": "user", "content": "More."}]
+time.sleep(random.uniform(0.05, 0.4))
+chat(messages)
+say("played", {"split": split, "tokens": [call["tokens"] for call in calls]})
+print(json.dumps({"reward": float(calls[0]["tokens"][0] % 4)}))
 '''
 
 
@@ -184,6 +205,87 @@ class HarnessTest(ForebayTest):
         process.kill()
         process.wait()
         self.ends(pids)
+
+    def said(self, name: str) -> dict:
+        return {path.stem: json.loads(path.read_text()) for path in self.folder.glob(f"{name}_*.json")}
+
+    def status_of_call(self, url: str, key: str) -> int:
+        request = urllib.request.Request(url + "/chat/completions", json.dumps({"messages": [{"role": "user", "content": "Hi"}]}).encode(),
+                                         {"Content-Type": "application/json", "Authorization": "Bearer " + key})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def test_D1_D3_a_run_killed_in_the_middle_of_episodes_goes_on(self):
+        steps, kills = 6, 3
+        config = self.config(WORKS)
+        config.write_text(config.read_text().replace("steps = 2", f"steps = {steps}"))
+
+        def start(*args) -> subprocess.Popen:
+            process = subprocess.Popen(self.command("train", *args), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                       cwd=self.folder)
+            self.addCleanup(process.communicate)
+            self.addCleanup(process.kill)
+            return process
+
+        def in_the_middle() -> list:
+            played = {name.replace("played", "began") for name in self.said("played")}
+            return [episode for name, episode in self.said("began").items() if name not in played]
+
+        process = start(config, "--run", self.run_folder)
+        dead = []
+        for _ in range(kills):
+            steps_before, began_before = len(self.lines("metrics.jsonl")), len(self.said("began"))
+            deadline = time.monotonic() + 300
+            # It has got on since the last kill, and episodes are running.
+            while (len(self.lines("metrics.jsonl")) <= steps_before or len(self.said("began")) < began_before + 6 or
+                   len([episode for episode in in_the_middle() if episode not in dead]) < 2):
+                self.assertIsNone(process.poll(), process.returncode)
+                self.assertLess(time.monotonic(), deadline, "no progress")
+                time.sleep(0.005)
+            process.kill()
+            process.wait()
+            cut = [episode for episode in in_the_middle() if episode not in dead]
+            dead += cut
+            for episode in cut:
+                for pid in episode["pids"]:
+                    self.addCleanup(lambda pid=pid: alive(pid) and os.kill(pid, signal.SIGKILL))
+            self.ends([pid for episode in cut for pid in episode["pids"]])
+
+            began = set(self.said("began"))
+            process = start("--resume", self.run_folder)
+            while not (fresh := [episode for name, episode in self.said("began").items() if name not in began]):
+                self.assertIsNone(process.poll(), process.returncode)
+                self.assertLess(time.monotonic(), deadline, "no episode after the resume")
+                time.sleep(0.005)
+            # The key of an episode that has died opens nothing in the run that goes on.
+            for episode in dead:
+                self.assertEqual(self.status_of_call(fresh[0]["url"], episode["key"]), 401)
+        _, error = process.communicate(timeout=300)
+        self.assertEqual(process.returncode, 0, error)
+        self.assertGreaterEqual(len(dead), 2 * kills - 1)
+
+        report = self.report()
+        self.assertEqual(report["steps"], steps)
+        self.assertTrue(report["ledger_balanced"])
+        # Each trained trajectory is an episode that was played to its end: both of its calls, nothing else.
+        played = [sum(episode["tokens"], []) for episode in self.said("played").values() if episode["split"] == "train"]
+        trained = [row for row in self.rows() if row["state"] == "trained"]
+        self.assertGreater(len(trained), 0)
+        for row in trained:
+            self.assertEqual([turn["kind"] for turn in row["turns"]], ["prompt", "action", "observation", "action"])
+            self.assertIn([token for token, mask in zip(row["tokens"], row["loss_mask"]) if mask], played)
+        # A step that was repeated after a kill was repeated on the same trajectories, and each was trained on once.
+        batches = {}
+        for line in self.lines("metrics.jsonl"):
+            self.assertEqual(batches.setdefault(line["step"], line["trajectory_ids"]), line["trajectory_ids"])
+        self.assertEqual(sorted(batches), list(range(1, steps + 1)))
+        ids = [i for batch in batches.values() for i in batch]
+        self.assertEqual(len(ids), len(set(ids)))
+        self.assertEqual(report["ledger"]["trained"], len(ids))
+        self.ends([pid for episode in self.said("began").values() for pid in episode["pids"]])
 
     def test_an_interrupt_ends_episodes_that_hang(self):
         process = self.start_hanging()
