@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "forebay/models/active_parameters.h"
 #include "forebay/models/gemma3/config.h"
 #include "forebay/models/model.h"
 #include "forebay/models/qwen2/config.h"
@@ -188,6 +189,30 @@ TEST(FamilyConfigTest, ExpertsAreStackedInParametersAndApartInCheckpoints) {
   missing.erase("model.layers.1.mlp.experts.2.down_proj.weight");
   EXPECT_THAT(model->FromCheckpoint(missing, LayerLayout::kStacked).status().message(),
               HasSubstr("1 missing: model.layers.1.mlp.experts.2.down_proj.weight"));
+}
+
+TEST(FamilyConfigTest, ActiveParametersAreThoseThatMultiplyEachToken) {
+  const auto count = [](const json& object) {
+    return CountActiveParameters(*Model::Create(object.dump()).value());
+  };
+  const auto all = [](const json& object) {
+    double sum = 0;
+    for (const ParamSpec& spec :
+         Model::Create(object.dump()).value()->Params(LayerLayout::kPerLayer)) {
+      sum += static_cast<double>(spec.shape.elements());
+    }
+    return sum;
+  };
+  json dense = Small("Qwen3ForCausalLM");
+  dense["tie_word_embeddings"] = true;  // the embedding is the head
+  EXPECT_EQ(count(dense).all, all(dense));
+  dense["tie_word_embeddings"] = false;  // it is only looked up
+  EXPECT_EQ(count(dense).all, all(dense) - 100 * 64);
+  EXPECT_EQ(count(dense).experts, 0);
+  // Of four experts in each of four layers a token goes to two.
+  const double experts = 4 * 4 * 3 * 24 * 64;
+  EXPECT_EQ(count(SmallMoe()).experts, experts / 2);
+  EXPECT_EQ(count(SmallMoe()).all, all(SmallMoe()) - 100 * 64 - experts / 2);
 }
 
 TEST(FamilyConfigTest, RefusesExpertsThatItCannotCompute) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,23 @@ TEST(TrainingMemory, GrowsWithTokensAndNotWithTheirSquare) {
   EXPECT_LT(second, 2.1 * first) << bytes[0] << " " << bytes[1] << " " << bytes[2];
   // What the square form would take for 4096 tokens: the bias alone has 64 MiB.
   EXPECT_GT(TempBytes(*golden.model, 4096, AttentionForm::kSquare), 2 * bytes[1]);
+}
+
+// Prints the table of docs/models.md; run it with --gtest_also_run_disabled_tests.
+TEST(TrainingMemory, DISABLED_PrintsTheTableOfTheDocumentation) {
+  const auto model = Model::Create(R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 4096,
+          "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
+          "num_key_value_heads": 4, "intermediate_size": 768, "max_position_embeddings": 32768})")
+                         .value();
+  for (const int64_t tokens : {4096, 8192, 16384, 32768}) {
+    const auto megabytes = [&](AttentionForm form) {
+      return static_cast<double>(TempBytes(*model, tokens, form)) / 1e6;
+    };
+    std::printf("%lld tokens: blocks %.0f MB", static_cast<long long>(tokens),
+                megabytes(AttentionForm::kBlocks));
+    if (tokens <= 8192) std::printf(", square %.0f MB", megabytes(AttentionForm::kSquare));
+    std::printf("\n");
+  }
 }
 
 }  // namespace

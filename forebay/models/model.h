@@ -28,6 +28,7 @@ struct ModelConfig {
   std::string architecture;  // "LlamaForCausalLM"
   int64_t vocab_size = 0, width = 0, layers = 0, query_heads = 0, kv_heads = 0, head_dim = 0,
           ff_width = 0;
+  int64_t experts = 0, experts_per_token = 0;  // of each layer; 0: it has none
   int64_t context_max = 0;
   double rms_eps = 1e-5, rope_theta = 1e4;
   bool tied_embedding = true;

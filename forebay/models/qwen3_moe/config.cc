@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kExpertsMax = 4096;
 
-Status CheckExperts(const ConfigReader& reader, const Qwen3MoeConfig& config) {
+Status CheckExperts(const ConfigReader& reader, const ModelConfig& config) {
   if (config.experts > kExpertsMax || config.experts_per_token > config.experts) {
     return InvalidArgument(fmt::format(
         "config.json: \"num_experts\" is {} and \"num_experts_per_tok\" {}; at most {} experts are "
@@ -40,11 +40,11 @@ Result<Qwen3MoeConfig> ParseQwen3MoeConfig(const std::string& config_json) {
   FB_ASSIGN_OR_RETURN(config.base, reader.Base("Qwen3MoeForCausalLM", /*tied=*/false));
   FB_ASSIGN_OR_RETURN(config.rope_scaling, reader.Rope(&config.base));
   FB_ASSIGN_OR_RETURN(config.windows, ReadQwenWindows(reader, config.base.layers));
-  FB_RETURN_IF_ERROR(reader.Size("num_experts", &config.experts, true));
-  FB_RETURN_IF_ERROR(reader.Size("num_experts_per_tok", &config.experts_per_token, true));
+  FB_RETURN_IF_ERROR(reader.Size("num_experts", &config.base.experts, true));
+  FB_RETURN_IF_ERROR(reader.Size("num_experts_per_tok", &config.base.experts_per_token, true));
   FB_RETURN_IF_ERROR(reader.Size("moe_intermediate_size", &config.expert_width, true));
   FB_RETURN_IF_ERROR(reader.Bool("norm_topk_prob", &config.normalize));
-  FB_RETURN_IF_ERROR(CheckExperts(reader, config));
+  FB_RETURN_IF_ERROR(CheckExperts(reader, config.base));
   return config;
 }
 

@@ -16,7 +16,7 @@ struct Qwen3MoeConfig {
   ModelConfig base;
   std::optional<RopeScaling> rope_scaling;
   std::vector<int64_t> windows;  // tokens that a query of each layer sees; 0: all
-  int64_t experts = 0, experts_per_token = 0, expert_width = 0;
+  int64_t expert_width = 0;
   bool normalize = false;  // the chosen experts' probabilities sum to 1
 };
 

@@ -22,7 +22,7 @@ Qwen3Moe::Qwen3Moe(const Qwen3MoeConfig& config)
                .rotations = {MakeRotation(config.base.rope_theta, config.base.head_dim,
                                           config.rope_scaling)},
                .kinds = WindowKinds(config.windows)}),
-      experts_per_token_(config.experts_per_token),
+      experts_per_token_(config.base.experts_per_token),
       normalize_(config.normalize) {}
 
 Value Qwen3Moe::RunLayer(const LayerWeights& weights, Value x_ND, const AttendFn& attend) const {

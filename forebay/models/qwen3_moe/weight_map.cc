@@ -10,7 +10,7 @@ namespace forebay::models {
 
 std::vector<LayerTensor> Qwen3MoeLayerTensors(const Qwen3MoeConfig& config) {
   const ModelConfig& c = config.base;
-  const int64_t width = c.width, ff = config.expert_width, experts = config.experts;
+  const int64_t width = c.width, ff = config.expert_width, experts = c.experts;
   const int64_t query = c.query_heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   return {{"input_layernorm.weight", {width}, Split::kNone, false, 1.0F},
           {"self_attn.q_proj.weight", {query, width}, Split::kOut},
