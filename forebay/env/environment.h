@@ -20,7 +20,7 @@
 namespace forebay::env {
 
 struct Message {
-  std::string role;  // system, user, tool
+  std::string role;  // system, user, tool; assistant: a demonstration
   std::string content;
   friend bool operator==(const Message&, const Message&) = default;
 };

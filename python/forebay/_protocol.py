@@ -16,7 +16,7 @@ MESSAGES_MAX = 64
 REWARDS_MAX = 64
 NAME_BYTES_MAX = 128
 ERROR_CHARS_MAX = 4000
-_ROLES = ("system", "user", "tool")
+_ROLES = ("system", "user", "tool", "assistant")
 
 _streams: Optional[Tuple[BinaryIO, BinaryIO]] = None
 
@@ -82,7 +82,7 @@ def encode_observation(observation: Observation) -> List[Dict[str, str]]:
         if not isinstance(message, Message) or not isinstance(message.content, str):
             raise TypeError(f"an observation's list holds Message(role, content) with texts, not {message!r:.80}")
         if message.role not in _ROLES:
-            raise ValueError(f"the role of a message is system, user or tool, not {message.role!r:.80}")
+            raise ValueError(f"the role of a message is system, user, tool or assistant, not {message.role!r:.80}")
         encoded.append({"role": message.role, "content": _text(message.content)})
     return encoded
 

@@ -14,7 +14,10 @@ from typing import Any, Dict, Iterator, List, Optional, Union
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """One message that the agent sees next; role is "system", "user" or "tool"."""
+    """One message that the agent sees next; role is "system", "user" or "tool".
+
+    "assistant" is for demonstrations: turns in front of the task that show how an agent answers. They are never trained on.
+    """
 
     role: str
     content: str

@@ -124,13 +124,16 @@ class ToolEnvironment(Environment):
 
     A subclass sets `tools` (at the latest in begin) and defines begin and finish. An action with calls is answered with one
     message of role "tool" for each; one without calls goes to finish. calls_max: of an action; more are refused.
+    instructions: what the agent is told of its tools, as system message; empty: describe(tools), which small models find long.
     """
 
     tools: Sequence[Tool] = ()
+    instructions = ""
     calls_max = 8
 
     def begin(self, task: int, split: str, seed: int) -> Observation:
-        """As Environment.reset; the description of the tools is put in front."""
+        """As Environment.reset; the description of the tools is put in front. Demonstrations, messages with calls by the role
+        assistant, teach a small model more than any description."""
         raise NotImplementedError
 
     def finish(self, answer: str) -> Step:
@@ -146,7 +149,7 @@ class ToolEnvironment(Environment):
         first = self.begin(task, split, seed)
         messages = [] if first is None else [Message("user", first)] if isinstance(first, str) else first
         messages = list(messages) if isinstance(messages, (list, tuple)) else [messages]
-        system = describe(self.tools)
+        system = self.instructions or describe(self.tools)
         if messages and messages[0].role == "system":  # many chat templates take only one
             return [Message("system", messages[0].content + "\n\n" + system), *messages[1:]]
         return [Message("system", system), *messages]

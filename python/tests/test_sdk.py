@@ -113,7 +113,7 @@ class ServeTest(unittest.TestCase):
                 def step(self, action): return eval(action)
             """)
         cases = (("1/0", "ZeroDivisionError"), ("'x'", "returns a Step"), ("Step(3)", "an observation is"),
-                 ("Step([Message('assistant', '')])", "role"), ("Step([1])", "Message"), ("Step(reward='a')", "number"),
+                 ("Step([Message('developer', '')])", "role"), ("Step([1])", "Message"), ("Step(reward='a')", "number"),
                  ("Step(reward=float('nan'))", "finite"), ("Step(reward={1: 2})", "name"), ("Step(tool=None)", "tool"),
                  ("sys.exit(3)", "SystemExit"), ("Step([Message('user', '')] * 65)", "at most 64"))
         for number, (action, text) in enumerate(cases, 1):

@@ -34,6 +34,7 @@ struct DatasetOptions {
   double eval_fraction = 0.1;
   DatasetKeys keys;
   std::string system;
+  std::vector<Message> demonstrations;
   std::string prompt_template = std::string(kPlaceholder);
   std::vector<Grader> graders;
   int64_t tries = 1;
@@ -129,6 +130,17 @@ Status ParseRewards(const Json& value, std::vector<Grader>& out) {
   return OkStatus();
 }
 
+Status ParseDemonstrations(const Json& value, std::vector<Message>& out) {
+  if (!value.is_array()) return Wrong("demonstrations", "a list of messages");
+  for (const Json& one : value) {
+    Result<Message> message = ParseDatasetMessage(one);
+    if (!message.ok())
+      return Wrong("demonstrations", "a list of messages: " + message.status().message());
+    out.push_back(std::move(*message));
+  }
+  return OkStatus();
+}
+
 Status ParseOption(const std::string& key, const Json& value, DatasetOptions& out) {
   if (key == "path") return ParseText(value, key, out.path);
   if (key == "eval_path") return ParseText(value, key, out.eval_path);
@@ -137,6 +149,7 @@ Status ParseOption(const std::string& key, const Json& value, DatasetOptions& ou
   if (key == "system") return ParseText(value, key, out.system);
   if (key == "retry") return ParseText(value, key, out.retry);
   if (key == "rewards") return ParseRewards(value, out.graders);
+  if (key == "demonstrations") return ParseDemonstrations(value, out.demonstrations);
   if (key == "template") {
     FB_RETURN_IF_ERROR(ParseText(value, key, out.prompt_template));
     if (out.prompt_template.find(kPlaceholder) == std::string::npos) {
@@ -161,7 +174,7 @@ Status ParseOption(const std::string& key, const Json& value, DatasetOptions& ou
   }
   return InvalidArgument(fmt::format(
       "environment 'dataset' has no option '{}'; it has: path, eval_path, eval_fraction, "
-      "prompt_key, answer_key, system, template, rewards, tries, retry",
+      "prompt_key, answer_key, system, demonstrations, template, rewards, tries, retry",
       key));
 }
 
@@ -186,13 +199,16 @@ Result<DatasetOptions> ParseOptions(const Json& json) {
   return options;
 }
 
-// Puts the system message and the template around the row's prompt.
+// Puts the system message, the demonstrations and the template around the row's prompt.
 void Dress(const DatasetOptions& options, DatasetRow& row) {
   if (row.prompt.size() == 1 && row.prompt[0].role == "user") {
     std::string text = options.prompt_template;
     text.replace(text.find(kPlaceholder), kPlaceholder.size(), row.prompt[0].content);
     row.prompt[0].content = std::move(text);
   }
+  const bool has_system = row.prompt.front().role == "system";
+  row.prompt.insert(row.prompt.begin() + (has_system ? 1 : 0), options.demonstrations.begin(),
+                    options.demonstrations.end());
   if (!options.system.empty()) row.prompt.insert(row.prompt.begin(), {"system", options.system});
 }
 

@@ -19,6 +19,8 @@ namespace forebay::env {
 //                             0: train and eval share all rows
 //   prompt_key, answer_key    "prompt" and "answer" unless given
 //   system                    a text put in front of every prompt, as system message
+//   demonstrations            a list of {role, content}: turns between the system message and the
+//                             prompt that show how an agent answers; never trained on
 //   template                  of a prompt that is one message of the user: {prompt} stands for it
 //   rewards                   a list of graders (grading.h); the first one decides what is right
 //   tries, retry              answers that an episode may have (1), and what is said after a wrong

@@ -24,21 +24,13 @@ using Json = nlohmann::json;
 
 constexpr size_t kMessagesMax = 64;
 
-Result<Message> ParseMessage(const Json& value) {
-  const bool good = value.is_object() && value.contains("role") && value.contains("content") &&
-                    value["role"].is_string() && value["content"].is_string();
-  if (!good)
-    return InvalidArgument("a message is an object with the texts \"role\" and \"content\"");
-  return Message{value["role"].get<std::string>(), value["content"].get<std::string>()};
-}
-
 Result<std::vector<Message>> ParsePrompt(const Json& value) {
   std::vector<Message> messages;
   if (value.is_string()) {
     messages.push_back({"user", value.get<std::string>()});
   } else if (value.is_array() && !value.empty() && value.size() <= kMessagesMax) {
     for (const Json& one : value) {
-      FB_ASSIGN_OR_RETURN(Message message, ParseMessage(one));
+      FB_ASSIGN_OR_RETURN(Message message, ParseDatasetMessage(one));
       messages.push_back(std::move(message));
     }
   } else {
@@ -86,6 +78,14 @@ uint64_t Hash(const std::vector<Message>& messages) {
 }
 
 }  // namespace
+
+Result<Message> ParseDatasetMessage(const Json& value) {
+  const bool good = value.is_object() && value.contains("role") && value.contains("content") &&
+                    value["role"].is_string() && value["content"].is_string();
+  if (!good)
+    return InvalidArgument("a message is an object with the texts \"role\" and \"content\"");
+  return Message{value["role"].get<std::string>(), value["content"].get<std::string>()};
+}
 
 Result<std::vector<DatasetRow>> ParseDatasetRows(std::string_view text, const std::string& path,
                                                  const DatasetKeys& keys,

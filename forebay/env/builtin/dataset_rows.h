@@ -1,6 +1,7 @@
 // The rows of the environment "dataset": prompts with answers, from a file of JSON lines.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,9 @@ struct DatasetKeys {
   std::string prompt = "prompt";  // a text, or a list of {"role", "content"}
   std::string answer = "answer";
 };
+
+// A message as a prompt has it: {"role", "content"}.
+Result<Message> ParseDatasetMessage(const nlohmann::json& value);
 
 // Reads each line of `text`; blank ones are skipped, other keys ignored. Each answer must suit
 // every grader. kInvalidArgument names `path`, the line and what is wrong there.

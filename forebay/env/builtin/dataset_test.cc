@@ -105,6 +105,19 @@ TEST_F(DatasetTest, RowsAreAskedAndGradedByComponents) {
   EXPECT_EQ(Play(2, "train", {}).prompt, Play(0, "train", {}).prompt);  // the first row again
 }
 
+TEST_F(DatasetTest, DemonstrationsStandBehindTheSystemMessage) {
+  const Json shown = {{{"role", "user"}, {"content", "1+1"}},
+                      {{"role", "assistant"}, {"content", "2"}}};
+  const std::string rows =
+      "{\"prompt\": \"p\", \"answer\": 1}\n"
+      R"({"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}], "answer": 1})";
+  Open(rows, {{"eval_fraction", 0}, {"template", "Q: {prompt}"}, {"demonstrations", shown}});
+  const Message asked{"user", "1+1"}, answered{"assistant", "2"};
+  EXPECT_THAT(Play(0, "train", {}).prompt, ElementsAre(asked, answered, Message{"user", "Q: p"}));
+  EXPECT_THAT(Play(1, "train", {}).prompt,
+              ElementsAre(Message{"system", "s"}, asked, answered, Message{"user", "u"}));
+}
+
 TEST_F(DatasetTest, AWrongAnswerMayBeTriedAgainForLess) {
   Open(R"({"prompt": "Capital of France?", "answer": ["Paris", "Lutetia"]})",
        {{"eval_fraction", 0}, {"system", "Be brief."}, {"tries", 3}, {"retry", "No."}});
@@ -187,6 +200,8 @@ TEST_F(DatasetTest, WrongOptionsAreNamed) {
       {{{"tries", 0}}, "from 1 to 100"},
       {{{"tries", 1.5}}, "from 1 to 100"},
       {{{"template", "no place"}}, "{prompt}"},
+      {{{"demonstrations", "x"}}, "demonstrations of environment 'dataset' must be a list"},
+      {{{"demonstrations", {{{"role", "user"}}}}}, "\"role\" and \"content\""},
       {{{"rewards", {{"kind", "exact"}}}}, "rewards of environment 'dataset' must be a list"},
       {{{"rewards", {{{"kind", "nearly"}}}}}, "not 'nearly'"},
   };
