@@ -62,9 +62,11 @@ Result<std::vector<Message>> Messages(const Json& json) {
       return Bad("each of 'messages' needs a string 'role' and a string 'content'");
     }
     Message message{role->get<std::string>(), content->get<std::string>()};
-    if (message.role != "system" && message.role != "user" && message.role != "tool") {
-      return Bad(fmt::format("the role of a message must be system, user or tool, not '{:.40}'",
-                             message.role));
+    if (message.role != "system" && message.role != "user" && message.role != "tool" &&
+        message.role != "assistant") {
+      return Bad(
+          fmt::format("the role of a message must be system, user, tool or assistant, not '{:.40}'",
+                      message.role));
     }
     messages.push_back(std::move(message));
   }

@@ -87,7 +87,7 @@ TEST(Wire, GarbageIsDataLossWithTheReason) {
       {R"({"id":1,"messages":"hi"})", "'messages'"},
       {R"({"id":1,"messages":[1]})", "'messages'"},
       {R"({"id":1,"messages":[{"role":"user"}]})", "'messages'"},
-      {R"({"id":1,"messages":[{"role":"assistant","content":""}]})", "role"},
+      {R"({"id":1,"messages":[{"role":"developer","content":""}]})", "role"},
       {R"({"id":1,"rewards":1.0})", "'rewards'"},
       {R"({"id":1,"rewards":{"a":"1"}})", "'a'"},
       {R"({"id":1,"rewards":{"a":null}})", "'a'"},
