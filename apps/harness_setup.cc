@@ -20,6 +20,7 @@
 #include "forebay/base/rng.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/control/config.h"
 #include "forebay/rollout/actors.h"
 #include "forebay/rollout/engine.h"
@@ -52,7 +53,8 @@ Result<std::vector<int32_t>> StopTokens(const LoadedModel& model) {
 Result<std::unique_ptr<HarnessEpisodes>> HarnessEpisodes::Start(Loop& loop,
                                                                 const control::Config& config,
                                                                 const LoadedModel& model,
-                                                                rollout::Engine* engine) {
+                                                                rollout::Engine* engine,
+                                                                WorkerPool* workers) {
   rollout::ServedModel served{.name = "policy",
                               .engine = engine,
                               .tokenizer = model.tokenizer.get(),
@@ -61,9 +63,10 @@ Result<std::unique_ptr<HarnessEpisodes>> HarnessEpisodes::Start(Loop& loop,
                               .eos_token = model.eos_token};
   FB_ASSIGN_OR_RETURN(served.stop_tokens, StopTokens(model));
   FB_ASSIGN_OR_RETURN(Lifeline lifeline, Lifeline::Create());
-  FB_ASSIGN_OR_RETURN(auto proxy, rollout::RecordingProxy::Start(loop, served, {}));
+  FB_ASSIGN_OR_RETURN(auto proxy,
+                      rollout::RecordingProxy::Start(loop, served, {.workers = workers}));
   return std::unique_ptr<HarnessEpisodes>(
-      new HarnessEpisodes(loop, config, std::move(lifeline), std::move(proxy)));
+      new HarnessEpisodes(loop, config, workers, std::move(lifeline), std::move(proxy)));
 }
 
 rollout::HarnessOptions HarnessEpisodes::Options(const std::string& split,
@@ -78,6 +81,7 @@ rollout::HarnessOptions HarnessEpisodes::Options(const std::string& split,
     out.variables["PYTHONPATH"] = path;
   }
   out.split = split;
+  out.workers = workers_;
   out.deadline = FromSeconds(e.episode_deadline_s);
   out.recording = {.environment = e.name,
                    .temperature = temperature,

@@ -13,6 +13,7 @@
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/control/config.h"
 #include "forebay/rollout/actors.h"
 #include "forebay/rollout/engine.h"
@@ -22,9 +23,8 @@
 
 namespace forebay::apps {
 
-// Owns the recording proxy, on a loopback port of its own. All calls on the loop, which has the
-// proxy's work (JSON, tokenizing) to do beside the actors'; what is passed to Start must outlive
-// it.
+// Owns the recording proxy, on a loopback port of its own. All calls on the loop; what is passed to
+// Start must outlive it.
 class HarnessEpisodes {
  public:
   using OnFailure = std::function<void(const TrajectoryId&, Outcome, const Status&)>;
@@ -32,7 +32,8 @@ class HarnessEpisodes {
   // kInvalidArgument names the key.
   static Result<std::unique_ptr<HarnessEpisodes>> Start(Loop& loop, const control::Config& config,
                                                         const LoadedModel& model,
-                                                        rollout::Engine* engine);
+                                                        rollout::Engine* engine,
+                                                        WorkerPool* workers);
 
   // Starts env.command for each episode. Must not outlive this.
   rollout::EpisodePlayer Player(const std::string& split, double temperature,
@@ -47,13 +48,18 @@ class HarnessEpisodes {
   Task<void> Stop(TimePoint deadline) { return proxy_->Stop(deadline); }
 
  private:
-  HarnessEpisodes(Loop& loop, const control::Config& config, Lifeline lifeline,
+  HarnessEpisodes(Loop& loop, const control::Config& config, WorkerPool* workers, Lifeline lifeline,
                   std::unique_ptr<rollout::RecordingProxy> proxy)
-      : loop_(loop), config_(config), lifeline_(std::move(lifeline)), proxy_(std::move(proxy)) {}
+      : loop_(loop),
+        config_(config),
+        workers_(workers),
+        lifeline_(std::move(lifeline)),
+        proxy_(std::move(proxy)) {}
   rollout::HarnessOptions Options(const std::string& split, double temperature) const;
 
   Loop& loop_;
   const control::Config& config_;
+  WorkerPool* const workers_;
   const Lifeline lifeline_;
   const std::unique_ptr<rollout::RecordingProxy> proxy_;
 };

@@ -278,8 +278,8 @@ RunActors::~RunActors() {
   });
   loop_->Stop();
   thread_.join();    // may wait: the destructor's thread is another one
-  harness_.reset();  // an abandoned episode that had ended since would have asked for it
   workers_.reset();  // jobs of abandoned episodes, with what they refer to still there
+  harness_.reset();  // an abandoned episode that had ended since would have asked for it
 }
 
 void RunActors::OnLoop(const std::function<void()>& fn) {
@@ -310,7 +310,8 @@ Result<std::unique_ptr<RunActors>> RunActors::Create(const Deps& deps) {
 Status RunActors::MakePlayers() {
   const control::Config& c = *deps_.config;
   if (c.env.kind == "harness") {
-    FB_ASSIGN_OR_RETURN(harness_, HarnessEpisodes::Start(*loop_, c, *deps_.model, deps_.engine));
+    FB_ASSIGN_OR_RETURN(
+        harness_, HarnessEpisodes::Start(*loop_, c, *deps_.model, deps_.engine, workers_.get()));
     return OkStatus();
   }
   FB_RETURN_IF_ERROR(rollout::CheckEpisodeSetup(*deps_.model->tokenizer, *deps_.model->chat,

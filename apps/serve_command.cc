@@ -24,6 +24,7 @@
 #include "forebay/base/http_server.h"
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/control/config.h"
 #include "forebay/learner/checkpoint.h"
 #include "forebay/learner/lora.h"
@@ -41,6 +42,7 @@ namespace {
 constexpr int64_t kContextDefault = 2048;  // tokens, if the model holds as many
 constexpr int64_t kTinyContext = 1024;
 constexpr auto kStopDeadline = std::chrono::seconds(10);
+constexpr int kTextWorkers = 2;  // for JSON, templates and tokenizing
 
 // The model with the weights that are served, and their version.
 struct Loaded {
@@ -130,8 +132,10 @@ Status CheckAddresses(const rollout::OpenAiServerOptions& options) {
 }
 
 // The server on a thread of its own, until the interrupt.
-Status RunServer(const rollout::ServedModel& model, const rollout::OpenAiServerOptions& options) {
+Status RunServer(const rollout::ServedModel& model, rollout::OpenAiServerOptions options) {
   const std::unique_ptr<Loop> loop = MakeLoop();
+  WorkerPool workers(kTextWorkers);
+  options.workers = &workers;
   std::promise<void> interrupted;
   const Interrupt interrupt([&] { interrupted.set_value(); });
   std::thread thread([&] { loop->Run(); });

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Nothing that runs on a Loop may block (forebay/base/loop.h): names the calls that do in the code of actors, environments,
 HTTP and the actors' side of apps/. A line that is right all the same says why in a comment that begins with
-`// may wait:` there or on the line before. Prints each offence; exit code 1 if there is one."""
+`// may wait:` there or on the line before.
+
+Nor may anything there work on text that may be long: what tokenizes, renders, or reads and writes JSON in the files that move
+episodes and calls stands inside an `Offload(...)`, or comes after a comment in its block that begins with `// short:` or `// on a worker:`. Prints each offence; exit code 1 if there is one."""
 import pathlib
 import re
 import sys
@@ -24,6 +27,24 @@ BLOCKS = re.compile(
     r"|AndWait\(|(?:\.|->)(?:Lease|ReadBatch)\(|\.join\(\)")
 EXCUSE = "// may wait:"
 
+# Of the files above: those whose functions run on the loop. What is not here in rollout/serving is called by workers.
+WITHOUT_TEXT = [
+    "forebay/rollout/actor_pool.cc",
+    "forebay/rollout/episode.cc",
+    "forebay/rollout/serving/completion.cc",
+    "forebay/rollout/serving/generation.cc",
+    "forebay/rollout/serving/harness_episode.cc",
+    "forebay/rollout/serving/openai_server.cc",
+    "forebay/rollout/serving/recording_proxy.cc",
+    "apps/harness_setup.cc",
+    "apps/run_actors.cc",
+]
+TEXT = re.compile(
+    r"nlohmann|\bJson::|(?:\.|->)(?:Encode|Decode|Render|RenderJson|Prepare|Whole|Chunks|Prompts|PostReward)\("
+    r"|(?:\b|::)(?:Encode|Decode|TrajectoryLine|ReadRewards|EndOf|ActionText|ParseApiRequest|RenderChat|MakePrompts|ErrorJson|ModelsJson)\("
+    r"|conversation\.(?:Open|Next)\(|episode->(?:Begin|Add|Close)\(")
+FINE = ("// short:", "// on a worker:")
+
 
 def files(root: pathlib.Path):
     for name in ON_THE_LOOP:
@@ -45,8 +66,40 @@ def offences(root: pathlib.Path):
             before = line if line.strip().startswith("//") else ""
 
 
+def statements(text: str):
+    """(line number, code, the last comment in its block, whether it is an argument of Offload) of each line."""
+    depth, end = 0, None  # of parentheses; where the innermost Offload began
+    comment = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        code, _, remark = line.partition("//")
+        inside = end is not None
+        for match in re.finditer(r"\bOffload\(|[()]", code):
+            if match.group() == ")":
+                depth -= 1
+                if end is not None and depth <= end:
+                    end = None
+                continue
+            if match.group() != "(" and end is None:
+                end, inside = depth, True
+            depth += 1
+        if not code.strip() and remark:
+            comment = "//" + remark
+        elif code.strip() in ("", "}") or code[:1].isalpha():
+            comment = ""
+        yield number, code, comment, inside
+
+
+def text_offences(root: pathlib.Path):
+    for name in WITHOUT_TEXT:
+        for number, code, comment, offloaded in statements((root / name).read_text(encoding="utf-8")):
+            defines = code[:1].isalpha()
+            if TEXT.search(code) and not defines and not offloaded and not any(word in comment for word in FINE):
+                yield f"{name}:{number}: works on text on a loop: {code.strip()}"
+
+
 def main() -> int:
-    found = list(offences(pathlib.Path(__file__).resolve().parent.parent))
+    root = pathlib.Path(__file__).resolve().parent.parent
+    found = [*offences(root), *text_offences(root)]
     print("\n".join(found), file=sys.stderr)
     return 1 if found else 0
 

@@ -170,6 +170,7 @@ Result<std::string> ActionText(const tokenizer::Tokenizer& tokenizer,
   if (result.finish_reason == FinishReason::kStop && !tokens.empty()) {
     tokens = tokens.first(tokens.size() - 1);
   }
+  // on a worker: where it is called.
   return tokenizer.Decode(tokens, /*skip_special=*/true);
 }
 
@@ -297,6 +298,7 @@ Status CheckEpisodeSetup(const tokenizer::Tokenizer& tokenizer, const tokenizer:
   FB_RETURN_IF_ERROR(StopTokens(tokenizer, options).status());
   Conversation conversation(tokenizer, chat, TemplateOptions(options, WallMicros()));
   const std::vector<env::Message> messages = {{.role = "user", .content = "Hello."}};
+  // short: two words, once.
   FB_RETURN_IF_ERROR(conversation.Open(messages).status());
   if (options.turns_max <= 1) return OkStatus();
   FB_RETURN_IF_ERROR(conversation.Next(/*last_token=*/-1, messages).status());

@@ -10,6 +10,7 @@
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/rollout/recording_proxy.h"
 #include "forebay/trajectory/trajectory.h"
 
@@ -22,6 +23,7 @@ struct HarnessOptions {
   std::string split = "train";
   Duration deadline = std::chrono::minutes(10);  // of an episode
   RecordingOptions recording;
+  WorkerPool* workers = nullptr;  // for what the command has written; null: on the loop
   // Told why an episode ended in an infrastructure outcome; may be null. Called on the loop.
   std::function<void(const TrajectoryId&, Outcome, const Status&)> on_failure;
 };

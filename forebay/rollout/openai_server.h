@@ -10,6 +10,7 @@
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/rollout/engine.h"
 #include "forebay/tokenizer/tokenizer.h"
 
@@ -31,6 +32,8 @@ struct OpenAiServerOptions {
   std::string token;  // clients send it as their API key; "": anybody may (loopback only)
   Duration request_deadline = std::chrono::minutes(10);
   uint64_t seed = 0;  // of requests that bring none
+  // For JSON, templates and tokenizing, which the loop then has none of; null: all on the loop.
+  WorkerPool* workers = nullptr;
   // Told of every request that ended (method, path, HTTP status); may be null. On the loop.
   std::function<void(const std::string&)> log;
 };
@@ -41,8 +44,7 @@ struct OpenAiServerStats {
 };
 
 // POST /v1/chat/completions, /v1/completions and /inference/v1/generate; GET /v1/models and
-// /health. All calls on the loop, which must be on real time. JSON and tokenizing happen on it:
-// give it a thread of its own beside anything that must not wait for milliseconds.
+// /health. All calls on the loop, which must be on real time.
 class OpenAiServer {
  public:
   // As HttpServer::Start.

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/rollout/openai_server.h"
 #include "forebay/trajectory/trajectory.h"
 
@@ -21,6 +21,8 @@ namespace forebay::rollout {
 struct RecordingProxyOptions {
   std::vector<std::string> listen = {"tcp:127.0.0.1:0"};
   std::string certificate_file, key_file;  // PEM: TLS
+  // For JSON, templates and tokenizing, which the loop then has none of; null: all on the loop.
+  WorkerPool* workers = nullptr;
 };
 
 struct RecordingOptions {
@@ -54,8 +56,10 @@ struct HarnessEnd {
 // reproduce them. Prompts go on from recorded tokens wherever a request quotes recorded answers;
 // else a new branch begins (serving/episode_record.h says when).
 //
-// All calls on the loop, which must be on real time: give it a thread of its own, because JSON and
-// tokenizing happen on it.
+// A call's time from its answer to the episode's next call, or to its end, is the environment's;
+// the tool is the first that the answer calls, if the request's `tools` have it.
+//
+// All calls on the loop, which must be on real time.
 class RecordingProxy {
  public:
   // As OpenAiServer::Start, but every address needs a key already (Open gives it out).
@@ -67,9 +71,6 @@ class RecordingProxy {
 
   // From now on the key is good.
   virtual EpisodeAccess Open(const Assignment& assignment, const RecordingOptions& options) = 0;
-  // What has been posted so far.
-  virtual std::map<std::string, double> Rewards(const std::string& api_key) const = 0;
-
   // From now on the key is refused, calls that run are cancelled. The trajectory is valid whatever
   // happened; its outcome is `end`'s, unless that is kDone and
   //   a call failed in the engine:                  kEngineError
@@ -77,7 +78,7 @@ class RecordingProxy {
   //   nobody has given a reward:                    kGraderError (kTruncatedTokens: no tokens left,
   //                                                 and no reward needed)
   // `reason` says why when it may not be trained on.
-  virtual Trajectory Close(const std::string& api_key, const HarnessEnd& end, Status* reason) = 0;
+  virtual Task<Trajectory> Close(std::string api_key, HarnessEnd end, Status* reason) = 0;
 
   virtual int64_t open() const = 0;  // episodes
   // As OpenAiServer::Stop; episodes that are open stay so until they are closed.

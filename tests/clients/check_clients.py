@@ -57,6 +57,15 @@ def openai_client(url: str, model: str) -> None:
     forced = create(model=model, messages=MESSAGES, max_tokens=4, temperature=0, tools=TOOLS, tool_choice="auto",
                     stop=["\n\n"], presence_penalty=0.1, frequency_penalty=0.1, user="me", logit_bias={"1": -100})
     check("tools and penalties", forced.choices[0].finish_reason in ("stop", "length", "tool_calls"))
+    # A model whose template knows no calls cannot be made to call; of another one the answer begins with the call.
+    named = {"type": "function", "function": {"name": "add"}}
+    try:
+        message = create(model=model, messages=MESSAGES, max_tokens=30, tools=TOOLS, tool_choice=named).choices[0].message
+        check("a named tool", "add" in (message.tool_calls[0].function.name if message.tool_calls else message.content))
+    except openai.BadRequestError as refusal:
+        check("a named tool is refused with a reason", refusal.param == "tool_choice" and "chat template" in refusal.message)
+    refusal = raises(openai.BadRequestError, lambda: create(model=model, messages=MESSAGES, response_format={"type": "json_object"}))
+    check("response_format is refused", refusal is not None and refusal.param == "response_format")
     history = MESSAGES + [{"role": "assistant", "content": None,
                            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}]},
                           {"role": "tool", "tool_call_id": "1", "content": "5"}]

@@ -18,6 +18,7 @@ Answer::Answer(const tokenizer::Tokenizer& tokenizer, const Options& options)
       // The marks around calls are special tokens in some vocabularies.
       stream_(tokenizer, options.stop_strings, options.skip_special && !options.tool_calls) {
   if (options.tool_calls) parser_.emplace();
+  AddText(options.begun, /*final=*/false);
 }
 
 Status Answer::Feed(SampledToken token) {

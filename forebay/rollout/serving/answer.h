@@ -34,6 +34,7 @@ class Answer {
     std::vector<std::string> stop_strings;
     bool skip_special = true;
     bool tool_calls = false;  // calls are taken out of the text
+    std::string begun;        // the answer begins with it; it was not sampled
   };
   // The tokenizer must outlive it.
   Answer(const tokenizer::Tokenizer& tokenizer, const Options& options);

@@ -26,9 +26,14 @@ struct ApiRequest {
   std::string request_id;  // of kTokens, if the client names one
 
   // The prompt: messages for the chat template, texts, or token ids.
-  std::string messages_json;  // a JSON array, tool calls' arguments as objects
-  std::string tools_json;     // a JSON array, or ""
-  bool tool_calls = false;    // calls are looked for in the answer
+  std::string messages_json;            // a JSON array, tool calls' arguments as objects
+  std::string tools_json;               // a JSON array, or ""
+  bool tool_calls = false;              // calls are looked for in the answer
+  std::vector<std::string> tool_names;  // of tools_json, in order
+  // The answer has to begin with a call: of this tool, or of any ("").
+  std::optional<std::string> forced_tool;
+  // How that call begins (BeginCall): the prompt ends with it, and the model goes on.
+  std::string begun_call;
   // The last message is the beginning of the answer, which the model goes on with.
   bool continue_final_message = false;
   bool add_generation_prompt = true;

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -61,6 +62,42 @@ Json CallOf(const Json& call) {
   out["type"] = "function";
   out["function"] = {{"name", function["name"]}, {"arguments", std::move(arguments)}};
   return out;
+}
+
+// "auto", "none", "required" or {"type": "function", "function": {"name": "f"}}
+void ReadToolChoice(const Json& choice, FieldReader& fields, ApiRequest* out) {
+  if (choice.is_null() || choice == "auto") return;
+  if (choice == "none") {
+    out->tool_calls = false;
+    return;
+  }
+  const Json function = choice.is_object() && choice.value("type", Json()) == "function"
+                            ? choice.value("function", Json())
+                            : Json();
+  const Json name = function.is_object() ? function.value("name", Json()) : Json();
+  if (choice != "required" && !name.is_string()) {
+    return fields.Fail("tool_choice",
+                       "'tool_choice' must be \"auto\", \"none\", \"required\" or {\"type\": "
+                       "\"function\", \"function\": {\"name\": ...}}, not " +
+                           Excerpt(choice));
+  }
+  if (out->tool_names.empty()) {
+    return fields.Fail("tool_choice", "'tool_choice' asks for a call, and there are no 'tools'");
+  }
+  if (choice == "required") {
+    out->forced_tool = out->tool_names.size() == 1 ? out->tool_names.front() : std::string();
+  } else if (std::ranges::find(out->tool_names, name.get<std::string>()) == out->tool_names.end()) {
+    return fields.Fail(
+        "tool_choice",
+        fmt::format("'tool_choice' names {}, which is none of the 'tools'", Excerpt(name)));
+  } else {
+    out->forced_tool = name.get<std::string>();
+  }
+  if (out->continue_final_message || !out->add_generation_prompt) {
+    fields.Fail("tool_choice",
+                "'tool_choice' begins the answer, so it needs 'add_generation_prompt' and excludes "
+                "'continue_final_message'");
+  }
 }
 
 }  // namespace
@@ -130,17 +167,12 @@ void ReadTools(const Json& object, FieldReader& fields, ApiRequest* out) {
       }
     }
     out->tools_json = tools->dump();
+    for (const Json& tool : *tools) {
+      out->tool_names.push_back(tool["function"]["name"].get<std::string>());
+    }
   }
   out->tool_calls = any;
-  const Json choice = object.value("tool_choice", Json());
-  if (choice.is_null() || choice == "auto") return;
-  if (choice == "none") {
-    out->tool_calls = false;
-    return;
-  }
-  fields.Fail("tool_choice",
-              "'tool_choice' must be \"auto\" or \"none\": the answer is not "
-              "constrained to a grammar, so no call can be forced");
+  ReadToolChoice(object.value("tool_choice", Json()), fields, out);
 }
 
 }  // namespace forebay::rollout::serving

@@ -14,7 +14,8 @@ inline constexpr size_t kToolsMax = 512;
 // "messages" into out->messages_json: contents become texts (parts are joined, null is ""), the
 // role developer becomes system, the arguments of tool calls become objects.
 void ReadMessages(FieldReader& fields, ApiRequest* out);
-// "tools" and "tool_choice" into out->tools_json and out->tool_calls.
+// "tools" and "tool_choice" into tools_json, tool_names, tool_calls and forced_tool; after what
+// says how the prompt ends.
 void ReadTools(const nlohmann::ordered_json& object, FieldReader& fields, ApiRequest* out);
 
 }  // namespace forebay::rollout::serving

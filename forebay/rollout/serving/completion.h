@@ -12,6 +12,7 @@
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/rollout/engine.h"
 #include "forebay/rollout/openai_server.h"
 #include "forebay/rollout/serving/answer.h"
@@ -20,15 +21,17 @@
 
 namespace forebay::rollout::serving {
 
-// What a recorder of episodes does differently. Called on the loop, in this order, each may be
-// null.
+// What a recorder of episodes does differently. Each may be null. All but `running` are called on
+// the workers, one at a time and in this order for one request; requests do not wait for each
+// other.
 struct CompletionHooks {
   // Changes the request, or refuses it.
   std::function<std::optional<ApiError>(ApiRequest*)> adjust;
   // The prompts' tokens instead of MakePrompts.
   std::function<std::optional<ApiError>(const ApiRequest&, std::vector<std::vector<int32_t>>*)>
       prompts;
-  // The engine works on it now; the argument cancels that, until Complete has returned.
+  // On the loop: the engine works on it now; the argument cancels that, until Complete has
+  // returned.
   std::function<void(std::function<void()> cancel)> running;
   // Before the client is told of it: a choice is complete. `prompt`: its place among the prompts.
   std::function<void(size_t prompt, const GenerateResult&, const Answer&)> finished;
@@ -38,6 +41,7 @@ struct CompletionHooks {
 
 struct CompletionDeps {
   Loop* loop = nullptr;
+  WorkerPool* workers = nullptr;  // null: all on the loop
   const ServedModel* model = nullptr;
   Duration request_deadline{};
   std::string id;     // of the request, unique: letters and digits
@@ -50,12 +54,9 @@ struct CompletionEnd {
   bool cancelled = false;  // the client went away
 };
 
-// The tokens of the request's prompts, through the chat template if it is a chat.
-std::optional<ApiError> MakePrompts(const ServedModel& model, const ApiRequest& request,
-                                    std::vector<std::vector<int32_t>>* out);
-
 // Answers the exchange, whatever happens. A client that goes away cancels its requests. `deps` and
-// what it points to must live until then.
+// what it points to must live until then. The loop only moves bytes: what reads, tokenizes or
+// writes (serving/call.h) is done by the workers.
 Task<CompletionEnd> Complete(CompletionDeps deps, HttpExchange& exchange, ApiKind kind);
 
 // Answers with the error.

@@ -19,7 +19,6 @@
 #include "forebay/rollout/serving/api_error.h"
 #include "forebay/rollout/serving/api_request.h"
 #include "forebay/rollout/serving/chat_render.h"
-#include "forebay/rollout/serving/completion.h"
 #include "forebay/rollout/serving/message_form.h"
 #include "forebay/tokenizer/tokenizer.h"
 #include "forebay/trajectory/trajectory.h"
@@ -181,6 +180,11 @@ std::optional<ApiError> EpisodeRecord::Prompts(const ApiRequest& request,
   if (request.kind == ApiKind::kChat) {
     RecordedPrompt prompt;
     if (auto error = ChatPrompt(request, &prompt)) return error;
+    // Given, and no part of `rendered`, in which a placeholder stands for the whole answer.
+    Result<std::vector<int32_t>> begun = model_.tokenizer->Encode(request.begun_call);
+    if (!begun.ok()) return ApiError{.message = begun.status().message(), .param = "tool_choice"};
+    prompt.ids.insert(prompt.ids.end(), begun->begin(), begun->end());
+    prompt.given += begun->size();
     out->push_back(std::move(prompt));
   }
   for (const std::vector<int32_t>& ids : request.ids) {
@@ -199,10 +203,14 @@ std::optional<ApiError> EpisodeRecord::Prompts(const ApiRequest& request,
   return std::nullopt;
 }
 
+void EpisodeRecord::AddEnvironmentTime(int64_t us) {
+  if (!calls_.empty()) calls_.back().environment_us += us;
+}
+
 void EpisodeRecord::Add(const RecordedPrompt& prompt, const GenerateResult& result,
-                        const Answer& answer) {
+                        const Answer& answer, std::string tool) {
   if (result.tokens.empty()) return;
-  Call call{.parent = prompt.parent, .kind = prompt.kind};
+  Call call{.parent = prompt.parent, .kind = prompt.kind, .tool = std::move(tool)};
   call.given.assign(prompt.ids.end() - static_cast<std::ptrdiff_t>(prompt.given), prompt.ids.end());
   call.rendered = prompt.rendered;
   call.messages = prompt.messages;
@@ -269,7 +277,9 @@ void EpisodeRecord::Write(Trajectory* out) const {
                             .end = size() + static_cast<int32_t>(result.tokens.size()),
                             .spans = {.queue_us = result.queue_us,
                                       .prefill_us = result.prefill_us,
-                                      .decode_us = result.decode_us}});
+                                      .decode_us = result.decode_us,
+                                      .environment_us = call.environment_us},
+                            .tool = call.tool});
       add(result.tokens, /*loss=*/true);
       out->rollout_logprobs.insert(out->rollout_logprobs.end(), result.logprobs.begin(),
                                    result.logprobs.end());

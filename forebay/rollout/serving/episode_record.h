@@ -44,8 +44,12 @@ class EpisodeRecord {
   std::optional<ApiError> Prompts(const ApiRequest& request,
                                   std::vector<RecordedPrompt>* out) const;
 
-  // A call is complete.
-  void Add(const RecordedPrompt& prompt, const GenerateResult& result, const Answer& answer);
+  // The environment took that long to answer the newest call.
+  void AddEnvironmentTime(int64_t us);
+
+  // A call is complete; `tool`: what it calls.
+  void Add(const RecordedPrompt& prompt, const GenerateResult& result, const Answer& answer,
+           std::string tool);
 
   size_t calls() const { return calls_.size(); }
   int64_t sampled_tokens() const { return sampled_tokens_; }
@@ -68,6 +72,8 @@ class EpisodeRecord {
     std::string tools_json;
     std::string answer;    // a chat's: the message in a form that compares
     std::string raw_text;  // a completion's: all that was sampled but the stop token, as text
+    std::string tool;
+    int64_t environment_us = 0;
     bool has_child = false;
   };
 

@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "forebay/base/rng.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/env/program.h"
 #include "forebay/rollout/recording_proxy.h"
 #include "forebay/rollout/serving/rewards_json.h"
@@ -43,8 +43,8 @@ HarnessEnd EndOf(const Result<env::ProgramEnd>& end) {
     out.reason = Internal("the harness " + end->how + (said.empty() ? "" : ":\n" + said));
     return out;
   }
-  // Other last lines are no rewards, and no errors either: it may have posted one.
   std::map<std::string, double> rewards;
+  // on a worker: other last lines are no rewards, and no errors either: it may have posted one.
   if (serving::ReadRewards(LastLine(end->output), &rewards).empty()) out.rewards = rewards;
   return out;
 }
@@ -73,9 +73,11 @@ Task<Trajectory> RunHarnessEpisode(Loop& loop, RecordingProxy& proxy, HarnessOpt
   Task<Result<env::ProgramEnd>> running =
       env::RunProgram(loop, std::move(program), loop.Now() + options.deadline, std::move(abort));
   const Result<env::ProgramEnd> end = co_await std::move(running);
-  const HarnessEnd harness = EndOf(end);
+  Task<HarnessEnd> reading = Offload(&loop, options.workers, [&end] { return EndOf(end); });
+  HarnessEnd harness = co_await std::move(reading);
   Status reason;
-  Trajectory trajectory = proxy.Close(access.api_key, harness, &reason);
+  Task<Trajectory> closing = proxy.Close(access.api_key, std::move(harness), &reason);
+  Trajectory trajectory = co_await std::move(closing);
   if (!Trains(trajectory.outcome) && options.on_failure) {
     options.on_failure(trajectory.id, trajectory.outcome, reason);
   }

@@ -47,6 +47,7 @@ class Server final : public OpenAiServer {
     }
     http.error_content_type = "application/json";
     http.error_body = [](int status, std::string_view message) {
+      // short: a message.
       return serving::ErrorJson(serving::HttpError(status, message));
     };
     FB_ASSIGN_OR_RETURN(
@@ -77,6 +78,7 @@ class Server final : public OpenAiServer {
     } else if (route->kind == Route::Kind::kGenerate) {
       const std::string id = ids_.Next();
       const serving::CompletionDeps deps{.loop = &loop_,
+                                         .workers = options_.workers,
                                          .model = &model_,
                                          .request_deadline = options_.request_deadline,
                                          .id = id,
@@ -84,6 +86,7 @@ class Server final : public OpenAiServer {
       Task<CompletionEnd> completing = serving::Complete(deps, exchange, route->api);
       end = co_await std::move(completing);
     } else if (route->kind == Route::Kind::kModels) {
+      // short: one card.
       json = serving::ModelsJson(model_, *route, &error);
       if (!json) end.status = error.status;
     } else {

@@ -14,8 +14,6 @@
 
 namespace forebay::rollout::serving {
 
-inline const std::string kChat = "/v1/chat/completions";
-
 class OpenAiServerTest : public ::testing::Test {
  protected:
   void SetUp() override { Serve({}); }

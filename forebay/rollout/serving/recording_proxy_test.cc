@@ -329,12 +329,11 @@ TEST_F(RecordingProxyTest, RewardsAreCheckedAndBelongToTheirEpisode) {
   EXPECT_EQ(post("/v1/episodes/7/other", "{\"reward\": 1}"), 404);
   EXPECT_EQ(post("/v1/episodes/self/reward", "{\"rewards\": {\"a\": 1, \"b\": -0.5}}"), 200);
   EXPECT_EQ(post("/v1/episodes/7/reward", "{\"rewards\": {\"b\": 2}}"), 200);
-  EXPECT_EQ(proxy_->Rewards(access_.api_key), (std::map<std::string, double>{{"a", 1}, {"b", 2}}));
   bench_.key = "fb-7-guess";
   EXPECT_EQ(post("/v1/episodes/7/reward", "{\"reward\": 9}"), 401);
   EXPECT_EQ(bench_.Post(kChat, {{"messages", {Message("user", "x")}}}).status, 401);
   bench_.key = access_.api_key;
-  Close();
+  EXPECT_EQ(Close().rewards, (std::map<std::string, double>{{"a", 1}, {"b", 2}}));
   EXPECT_EQ(post("/v1/episodes/7/reward", "{\"reward\": 9}"), 401);  // it has ended
 }
 
@@ -368,6 +367,72 @@ TEST_F(RecordingProxyTest, AnEpisodesBudgetEndsIt) {
   const Trajectory t = Close();
   EXPECT_EQ(t.outcome, Outcome::kTruncatedTokens);
   EXPECT_EQ(t.loss_tokens(), 7);
+}
+
+// The harness's own time is the environment's, named by the tool that was asked for.
+TEST_F(RecordingProxyTest, TheTimeBetweenCallsIsTheTools) {
+  bench_.engine->say = [](const GenerateRequest& request) {
+    return request.prompt.size() < 60 ? R"({"name": "f", "arguments": {}})"
+                                      : R"({"name": "made_up", "arguments": {}})";
+  };
+  const auto wait = [&](int ms) {
+    const TimePoint until = Now() + std::chrono::milliseconds(ms);
+    bench_.Until([&] { return Now() >= until; });
+  };
+  const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f"}}])");
+  Open();
+  wait(2);  // before its first call: nobody's
+  std::vector<Json> messages = {Message("user", "x")};
+  messages.push_back(Ask(messages, {{"tools", tools}}));
+  ASSERT_EQ(messages.back()["tool_calls"].size(), 1U) << messages.back();
+  messages.push_back({{"role", "tool"}, {"content", "a long result: 42"}});
+  wait(5);
+  Ask(messages, {{"tools", tools}});
+  wait(7);
+  PostReward(1);
+  const Trajectory t = Close();
+  std::vector<Turn> actions;
+  for (const Turn& turn : t.turns) {
+    if (turn.kind == TurnKind::kAction) actions.push_back(turn);
+  }
+  ASSERT_EQ(actions.size(), 2U);
+  EXPECT_EQ(actions[0].tool, "f");
+  EXPECT_GE(actions[0].spans.environment_us, 5000);
+  EXPECT_EQ(actions[1].tool, "");  // declared by nobody
+  EXPECT_GE(actions[1].spans.environment_us, 7000);
+  EXPECT_LE(actions[0].spans.environment_us + actions[1].spans.environment_us,
+            t.ended_us - t.started_us);
+}
+
+TEST_F(RecordingProxyTest, CallsAtOnceAreAllRecorded) {
+  bench_.engine->say = [](const GenerateRequest& request) {
+    return std::string(1 + request.prompt.size() % 7, 'x');
+  };
+  Open({.calls_max = 64});
+  constexpr int kCalls = 24;
+  int answered = 0;
+  const auto ask = [&](int i) -> Task<void> {
+    Json body = {{"messages", {Message("user", std::string(static_cast<size_t>(i), 'y'))}}};
+    if (i % 2 == 0) body["stream"] = true;
+    HttpCall call{.request = {.method = "POST", .url = bench_.base + kChat, .body = body.dump()},
+                  .deadline = Now() + std::chrono::seconds(60)};
+    call.request.headers.Set("Authorization", "Bearer " + access_.api_key);
+    Task<Result<HttpResponse>> sending = bench_.client->Send(std::move(call));
+    const Result<HttpResponse> response = co_await std::move(sending);
+    EXPECT_TRUE(response.ok() && response->status == 200);
+    ++answered;
+  };
+  for (int i = 0; i < kCalls; ++i) bench_.loop->Spawn(ask(i));
+  bench_.Until([&] { return answered == kCalls; });
+  PostReward(1);
+  const Trajectory t = Close();
+  EXPECT_EQ(t.outcome, Outcome::kDone) << reason_.ToString();
+  EXPECT_EQ(Branches(t).size(), static_cast<size_t>(kCalls));
+  int64_t sampled = 0;
+  for (const GenerateRequest& request : bench_.engine->requests) {
+    sampled += 2 + static_cast<int64_t>(request.prompt.size()) % 7;
+  }
+  EXPECT_EQ(t.loss_tokens(), sampled);
 }
 
 TEST_F(RecordingProxyTest, ClosingAnEpisodeCancelsItsCalls) {

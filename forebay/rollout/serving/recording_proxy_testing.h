@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,13 +15,13 @@
 #include "forebay/base/http.h"
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
+#include "forebay/base/task.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/rollout/recording_proxy.h"
 #include "forebay/rollout/serving/serving_testing.h"
 #include "forebay/trajectory/trajectory.h"
 
 namespace forebay::rollout::serving {
-
-inline const std::string kChat = "/v1/chat/completions";
 
 inline Json Message(const std::string& role, const std::string& content) {
   return {{"role", role}, {"content", content}};
@@ -29,7 +30,7 @@ inline Json Message(const std::string& role, const std::string& content) {
 class RecordingProxyTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto made = RecordingProxy::Start(*bench_.loop, bench_.model(), {});
+    auto made = RecordingProxy::Start(*bench_.loop, bench_.model(), {.workers = &workers_});
     ASSERT_TRUE(made.ok()) << made.status().ToString();
     proxy_ = std::move(*made);
     bench_.base = proxy_->addresses().front();
@@ -57,9 +58,15 @@ class RecordingProxyTest : public ::testing::Test {
   }
   Trajectory Close(const HarnessEnd& end = {}) {
     reason_ = OkStatus();
-    Trajectory out = proxy_->Close(access_.api_key, end, &reason_);
-    EXPECT_TRUE(Validate(out).ok());
-    return out;
+    std::optional<Trajectory> out;
+    const auto close = [&]() -> Task<void> {
+      Task<Trajectory> closing = proxy_->Close(access_.api_key, end, &reason_);
+      out = co_await std::move(closing);
+    };
+    bench_.loop->Spawn(close(), [this] { bench_.loop->Stop(); });
+    bench_.loop->Run();
+    EXPECT_TRUE(Validate(*out).ok());
+    return std::move(*out);
   }
   std::string Text(const Trajectory& t, size_t begin, size_t end) {
     return bench_.tokenizer
@@ -83,6 +90,7 @@ class RecordingProxyTest : public ::testing::Test {
   }
 
   Bench bench_;
+  WorkerPool workers_{2};
   std::unique_ptr<RecordingProxy> proxy_;
   EpisodeAccess access_;
   Status reason_;

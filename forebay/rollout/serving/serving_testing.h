@@ -25,6 +25,8 @@ namespace forebay::rollout::serving {
 
 using Json = nlohmann::ordered_json;
 
+inline const std::string kChat = "/v1/chat/completions";
+
 // On a loop: a token at each turn of it. Knows the tiny model's text: one token a byte.
 class SayingEngine final : public Engine {
  public:
