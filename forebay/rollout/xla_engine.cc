@@ -24,6 +24,7 @@
 #include "forebay/rollout/engine/runner.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/client.h"
+#include "forebay/xla/host_product.h"
 
 namespace forebay::rollout {
 namespace {
@@ -286,7 +287,10 @@ std::string_view FinishReasonName(FinishReason reason) {
 Result<std::unique_ptr<Engine>> MakeXlaEngine(const XlaEngineOptions& options, xla::Client& client,
                                               std::shared_ptr<const models::Model> model,
                                               const weights::Snapshot& initial) {
-  FB_ASSIGN_OR_RETURN(const EngineDeviceOptions resolved, ResolveOptions(options, model->config()));
+  FB_ASSIGN_OR_RETURN(EngineDeviceOptions resolved, ResolveOptions(options, model->config()));
+  if (options.host_products) {
+    resolved.shape.host_product_rows = xla::HostProductRows(client, options.weights_dtype);
+  }
   FB_ASSIGN_OR_RETURN(std::shared_ptr<DeviceWeights> weights,
                       UploadWeights(*model, client, options.weights_dtype, initial));
   FB_ASSIGN_OR_RETURN(std::unique_ptr<EngineDevice> device,

@@ -31,6 +31,9 @@ struct XlaEngineOptions {
   // sums, norms, softmax and logits f32; log-probabilities then differ from an f32 learner's.
   xla::DType weights_dtype = xla::DType::kF32;
   xla::DType cache_dtype = xla::DType::kF32;
+  // Decode steps take their products from a kernel of this process where that is faster
+  // (xla/host_product.h): few slots, a CPU with AVX-512.
+  bool host_products = true;
   // Needed for stop strings; may be null.
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
 };

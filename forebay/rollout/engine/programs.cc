@@ -13,6 +13,7 @@
 #include "forebay/rollout/engine/processors.h"
 #include "forebay/rollout/engine/sampler.h"
 #include "forebay/xla/graph.h"
+#include "forebay/xla/host_product.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
 
@@ -83,6 +84,7 @@ xla::Shape CacheShape(const models::ModelConfig& config, const EngineShape& shap
 Result<xla::Program> DecodeProgram(const models::Model& model, const EngineShape& shape,
                                    int64_t bucket) {
   xla::Graph graph(fmt::format("decode_{}", bucket));
+  xla::UseHostProducts(graph, shape.host_product_rows);
   Inputs inputs = TraceInputs(graph, model, shape);
   const int64_t slots = shape.slots;
   const Value tokens_S = graph.Parameter({DType::kS32, {slots}}, "tokens");

@@ -18,6 +18,8 @@ struct EngineShape {
   int64_t slots = 16;
   int64_t context = 512;
   xla::DType weights_dtype = xla::DType::kF32, cache_dtype = xla::DType::kF32;
+  // Products of decode steps with at most this many slots are host kernels (xla/host_product.h).
+  int64_t host_product_rows = 0;
 };
 
 // One layer's keys (or values) of all slots: [S, K, C, H].

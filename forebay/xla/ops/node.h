@@ -105,6 +105,7 @@ struct Graph::Impl {
   std::shared_ptr<const Mesh> mesh;  // that of the ShardMaps, null before the first
   Region* shard_body = nullptr;      // the body of a ShardMap, while it is under trace
   int64_t next_id = 0;
+  int64_t host_product_rows = 0;  // see xla/host_product.h
 
   Node* NewNode(std::shared_ptr<const Primitive> primitive, Values operands,
                 std::vector<Shape> outputs);
