@@ -32,10 +32,11 @@ class Stdio final : public Transport, public std::enable_shared_from_this<Stdio>
   }
 
   Status Start(LineProcessOptions options) {
-    FB_ASSIGN_OR_RETURN(process_, LineProcess::Start(
-                                      loop_, std::move(options),
-                                      [this](std::string_view line) { return Take(line); },
-                                      [this](const Status& reason) { Fail(reason); }));
+    FB_ASSIGN_OR_RETURN(
+        process_,
+        LineProcess::Start(loop_, std::move(options),
+                           {.on_line = [this](std::string_view line) { return Take(line); },
+                            .on_end = [this](const Status& reason) { Fail(reason); }}));
     return OkStatus();
   }
 

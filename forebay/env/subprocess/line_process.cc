@@ -52,22 +52,17 @@ bool ReadAvailable(int fd, int64_t bytes_max, Sink sink) {
 
 }  // namespace
 
-LineProcess::LineProcess(Loop& loop, LineProcessOptions options,
-                         std::function<Status(std::string_view)> on_line,
-                         std::function<void(const Status&)> on_end)
+LineProcess::LineProcess(Loop& loop, LineProcessOptions options, LineProcessEvents events)
     : loop_(loop),
       options_(std::move(options)),
-      on_line_(std::move(on_line)),
-      on_end_(std::move(on_end)),
+      events_(std::move(events)),
       lines_(options_.line_bytes_max),
       tail_(options_.stderr_tail_bytes),
       reaped_(loop) {}
 
-Result<std::shared_ptr<LineProcess>> LineProcess::Start(
-    Loop& loop, LineProcessOptions options, std::function<Status(std::string_view)> on_line,
-    std::function<void(const Status&)> on_end) {
-  std::shared_ptr<LineProcess> self(
-      new LineProcess(loop, std::move(options), std::move(on_line), std::move(on_end)));
+Result<std::shared_ptr<LineProcess>> LineProcess::Start(Loop& loop, LineProcessOptions options,
+                                                        LineProcessEvents events) {
+  std::shared_ptr<LineProcess> self(new LineProcess(loop, std::move(options), std::move(events)));
   FB_ASSIGN_OR_RETURN(self->process_, ChildProcess::Start(self->options_.process));
   self->Begin();
   return self;
@@ -90,8 +85,7 @@ void LineProcess::Unwatch() {
 }
 
 void LineProcess::Abandon() {
-  on_line_ = nullptr;
-  on_end_ = nullptr;
+  events_ = {};
   if (!ended()) reason_ = Cancelled("it was given up");
   Unwatch();
   process_.reset();
@@ -123,7 +117,8 @@ void LineProcess::Write() {
                            self.Write();
                          }));
     } else if (n < 0 && errno != EINTR) {
-      outbox_.clear();  // its end comes as well
+      outbox_.clear();
+      StreamEnded("input");
     }
   }
 }
@@ -134,11 +129,7 @@ void LineProcess::WatchOutput() {
                        const bool open = self.ReadOutput(kReadBytesPerTurn);
                        if (self.ended()) return;
                        if (open) return self.WatchOutput();
-                       self.loop_.RunAt(
-                           self.loop_.Now() + kStreamGrace, self.Weakly([](LineProcess& late) {
-                             if (late.input_ended_) return;  // it was asked to end
-                             late.Kill(Unavailable("closed its standard output but did not end"));
-                           }));
+                       self.StreamEnded("output");
                      }));
 }
 
@@ -157,7 +148,8 @@ bool LineProcess::ReadOutput(int64_t bytes_max) {
         Kill(line.status());
       } else if (!line->has_value()) {
         break;
-      } else if (const Status status = on_line_ ? on_line_(**line) : OkStatus(); !status.ok()) {
+      } else if (const Status status = events_.on_line ? events_.on_line(**line) : OkStatus();
+                 !status.ok()) {
         Kill(status);
       }
     }
@@ -180,16 +172,26 @@ void LineProcess::Kill(const Status& reason) {
   Break(reason);
 }
 
+void LineProcess::StreamEnded(std::string_view stream) {
+  loop_.RunAt(
+      loop_.Now() + kStreamGrace, Weakly([stream](LineProcess& late) {
+        if (late.input_ended_) return;  // it was asked to end
+        late.Kill(Unavailable(fmt::format("closed its standard {} but did not end", stream)));
+      }));
+}
+
 // Tells the reason, with the command and the last lines of its stderr.
 void LineProcess::Break(const Status& reason) {
-  std::string message =
-      fmt::format("`{}` {}", fmt::join(options_.process.command, " "), reason.message());
+  std::string message = options_.what + (options_.what.empty() ? "" : " ");
+  message += fmt::format("`{}` (pid {}): {}", fmt::join(options_.process.command, " "),
+                         process_->pid(), reason.message());
   if (const std::string lines = tail_.Lines(); !lines.empty()) {
-    message += "; the last lines of its standard error:\n" + lines;
+    message += "; its last lines on stderr:\n" + lines;
+  } else {
+    message += "; it wrote nothing to stderr";
   }
   reason_ = Status(reason.code(), std::move(message));
-  const auto on_end = std::exchange(on_end_, nullptr);
-  if (on_end) on_end(reason_);
+  if (const auto on_end = std::exchange(events_.on_end, nullptr)) on_end(reason_);
 }
 
 void LineProcess::OnExit() {
@@ -202,16 +204,21 @@ void LineProcess::OnExit() {
   }
   reaped_.Set(true);
   if (!ended()) Break(Unavailable(status->ToString()));
+  if (const auto on_reaped = std::exchange(events_.on_reaped, nullptr)) on_reaped();
+}
+
+void LineProcess::EndInput() {
+  if (input_ended_ || process_ == nullptr) return;
+  input_ended_ = true;
+  if (!process_->input().valid()) return;
+  Write();  // what still fits
+  loop_.Forget(process_->input().get());
+  process_->input().Close();
 }
 
 Task<void> LineProcess::End(std::shared_ptr<LineProcess> self, TimePoint deadline) {
   if (self->process_ == nullptr) co_return;
-  self->input_ended_ = true;
-  if (self->process_->input().valid()) {
-    self->Write();  // what still fits
-    self->loop_.Forget(self->process_->input().get());
-    self->process_->input().Close();
-  }
+  self->EndInput();
   const uint64_t timer = self->loop_.RunAt(deadline, self->Weakly([](LineProcess& late) {
     late.Kill(DeadlineExceeded("did not end when its input did"));
   }));

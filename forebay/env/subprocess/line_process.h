@@ -21,29 +21,39 @@ namespace forebay::env {
 
 struct LineProcessOptions {
   ProcessOptions process;
+  std::string what;  // what it is, for reasons: "the environment process"
   size_t line_bytes_max = size_t{4} << 20;
   size_t outbox_bytes_max = size_t{64} << 20;  // written and not taken by the process
   size_t stderr_tail_bytes = 4096;
   std::shared_ptr<RotatingLog> log;  // of its standard error; null drops it
 };
 
+// Called on the loop, also from inside the owner's calls. None is called after Abandon.
+struct LineProcessEvents {
+  // Each line of its output; what it returns if not OK ends the process.
+  std::function<Status(std::string_view)> on_line;
+  // Once, why nothing more comes: that reason, Kill's, or how the process ended (kUnavailable),
+  // with the last lines of its stderr.
+  std::function<void(const Status&)> on_end;
+  // Once, afterwards: it is gone, with its whole group. May be null.
+  std::function<void()> on_reaped;
+};
+
 // Lives on the loop. The destructor kills it.
 class LineProcess : public std::enable_shared_from_this<LineProcess> {
  public:
-  // `on_line` gets each line of its output; what it returns if not OK ends the process.
-  // `on_end` is told once why nothing more comes: that reason, Kill's, or how the process ended
-  // (kUnavailable), with the last lines of its stderr. Neither is called after Abandon.
   static Result<std::shared_ptr<LineProcess>> Start(Loop& loop, LineProcessOptions options,
-                                                    std::function<Status(std::string_view)> on_line,
-                                                    std::function<void(const Status&)> on_end);
+                                                    LineProcessEvents events);
   ~LineProcess();
   LineProcess(const LineProcess&) = delete;
   LineProcess& operator=(const LineProcess&) = delete;
 
-  // A newline is added. Dropped when it has ended.
+  // A newline is added. Dropped when it has ended, or its input has.
   void Send(std::string_view line);
   void Kill(const Status& reason);
-  // Ends its input, waits for its end, kills it at the deadline.
+  // Asks it to end: it reads what was sent and then the end of its input.
+  void EndInput();
+  // The same, and waits for its end; kills it at the deadline.
   static Task<void> End(std::shared_ptr<LineProcess> self, TimePoint deadline);
   // Kills and reaps it at once, which may block for milliseconds. Nothing is called any more.
   void Abandon();
@@ -52,9 +62,7 @@ class LineProcess : public std::enable_shared_from_this<LineProcess> {
   const Status& reason() const { return reason_; }
 
  private:
-  LineProcess(Loop& loop, LineProcessOptions options,
-              std::function<Status(std::string_view)> on_line,
-              std::function<void(const Status&)> on_end);
+  LineProcess(Loop& loop, LineProcessOptions options, LineProcessEvents events);
   void Begin();
   void Unwatch();
   void Write();
@@ -62,14 +70,14 @@ class LineProcess : public std::enable_shared_from_this<LineProcess> {
   void WatchErrors();
   bool ReadOutput(int64_t bytes_max);  // false at its end
   bool ReadErrors(int64_t bytes_max);
+  void StreamEnded(std::string_view stream);
   void OnExit();
   void Break(const Status& reason);
   std::function<void()> Weakly(std::function<void(LineProcess&)> fn);
 
   Loop& loop_;
   const LineProcessOptions options_;
-  std::function<Status(std::string_view)> on_line_;
-  std::function<void(const Status&)> on_end_;
+  LineProcessEvents events_;
   std::unique_ptr<ChildProcess> process_;
   LineSplitter lines_;
   StderrTail tail_;

@@ -24,7 +24,7 @@ namespace {
 using Json = nlohmann::json;
 
 std::string ToLine(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 Status Bad(std::string_view what) { return DataLoss(std::string(what)); }

@@ -21,7 +21,7 @@ inline constexpr size_t kRewardsMax = 64;            // components in one answer
 inline constexpr size_t kNameBytesMax = 128;         // of a tool, a reward component
 inline constexpr size_t kErrorBytesMax = 16 * 1024;  // of an error's message; the rest is cut
 
-// What we send; each ends with a newline. Bytes that are not UTF-8 become U+FFFD.
+// What we send: one line each, without its newline. Bytes that are not UTF-8 become U+FFFD.
 std::string HelloLine(int64_t episodes, size_t line_bytes_max);
 std::string ResetLine(uint64_t id, uint64_t episode, const ResetRequest& request, Duration left);
 std::string StepLine(uint64_t id, uint64_t episode, std::string_view action, Duration left);

@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 TEST(Wire, RequestsAreOneJsonObjectALine) {
   const std::string reset = ResetLine(7, 3, {.task_id = 12, .split = "eval", .seed = UINT64_MAX},
                                       std::chrono::milliseconds(1500));
-  EXPECT_EQ(reset.find('\n'), reset.size() - 1);
+  EXPECT_EQ(reset.find('\n'), std::string::npos);
   const auto json = nlohmann::json::parse(reset);
   EXPECT_EQ(json["op"], "reset");
   EXPECT_EQ(json["id"], 7);
@@ -37,7 +37,7 @@ TEST(Wire, RequestsAreOneJsonObjectALine) {
 
 TEST(Wire, AnActionMayHoldNewlinesAndBytesThatAreNotText) {
   const std::string line = StepLine(1, 1, "a\nb\xff\"", std::chrono::seconds(1));
-  EXPECT_EQ(line.find('\n'), line.size() - 1);
+  EXPECT_EQ(line.find('\n'), std::string::npos);
   EXPECT_EQ(nlohmann::json::parse(line)["action"], "a\nb\xEF\xBF\xBD\"");
 }
 

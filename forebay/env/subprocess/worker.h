@@ -17,7 +17,7 @@
 #include "forebay/base/task.h"
 #include "forebay/env/environment.h"
 #include "forebay/env/subprocess.h"
-#include "forebay/env/subprocess/process.h"
+#include "forebay/env/subprocess/line_process.h"
 #include "forebay/env/subprocess/stderr_log.h"
 #include "forebay/env/subprocess/wire.h"
 
@@ -76,49 +76,34 @@ class Worker : public std::enable_shared_from_this<Worker> {
   };
 
   Worker(Loop& loop, std::shared_ptr<const SubprocessOptions> options,
-         std::shared_ptr<RotatingLog> log, std::function<void()> on_change);
-  void Begin();
+         std::function<void()> on_change);
+  Status Begin(std::shared_ptr<RotatingLog> log);
 
-  void Send(std::string_view line);
-  void Write();
-  void WatchOutput();
-  void WatchErrors();
-  void ReadOutput(int64_t bytes_max);
-  void ReadErrors(int64_t bytes_max);
-  void TakeLines();
-  Status Take(const Reply& reply);
+  Status Take(std::string_view line);
   Status TakeAnswer(uint64_t id, Result<StepResult> result);
   Status TakeClosed(uint64_t episode);
-  void StreamEnded(std::string_view stream);
-  void OnExit();
+  void OnEnd(const Status& reason);
+  void OnReaped();
 
   void MarkHung(uint64_t episode);
   void RetireIfHung();
   void Fail(const Status& reason);
-  Status Explain(const Status& reason);
   // `fn` at `when`, unless the worker is gone by then.
   uint64_t At(TimePoint when, std::function<void(Worker&)> fn);
-  std::function<void()> Weakly(std::function<void(Worker&)> fn);
 
   Loop& loop_;
   std::shared_ptr<const SubprocessOptions> options_;
-  std::shared_ptr<RotatingLog> log_;
   std::function<void()> on_change_;
-  std::unique_ptr<ChildProcess> process_;
+  std::shared_ptr<LineProcess> process_;
   State state_ = State::kStarting;
   Status reason_;
   bool said_hello_ = false;
   bool proven_ = false;
-  bool write_watched_ = false;
   bool input_ended_ = false;
   int64_t late_answers_ = 0;
   int64_t hung_ = 0;
   uint64_t start_timer_ = 0;
 
-  LineSplitter lines_;
-  StderrTail tail_;
-  // Bounded by episodes x line_bytes_max: an episode has one request in flight.
-  std::string outbox_;
   uint64_t last_request_ = 0;
   uint64_t last_episode_ = 0;
   std::unordered_map<uint64_t, Episode> episodes_;
