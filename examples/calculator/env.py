@@ -1,6 +1,9 @@
 """Products of large numbers, with a calculator as the agent's tool.
 
-    python3 calculator/env.py [--digits 3]
+    python3 calculator/env.py [--digits 2] [--demonstrations 2]
+
+The first messages show how the tool is called, which SmolLM2 needs: told of it in words only, it never calls it. A model that was
+trained to use tools needs no demonstration: `--demonstrations 0` describes the tool by its schema instead.
 
 Rewards: `correct` 1 for the right product; `called` 0.2 for the first call that the calculator understood, which is what a
 model must learn first. Tasks of train and eval share no pair of operands.
@@ -9,10 +12,11 @@ model must learn first. Tasks of train and eval share no pair of operands.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 from typing import Dict, List, Optional, Tuple
 
-from forebay import Step, serve
+from forebay import Message, Step, serve
 from forebay.rewards import numeric_match
 from forebay.tools import Tool, ToolCall, ToolEnvironment
 
@@ -26,21 +30,37 @@ def calculate(a: float, b: float, operation: str = "multiply") -> float:
     return {"add": a + b, "subtract": a - b, "multiply": a * b}[operation]
 
 
+SHOWN = ((31, 48), (76, 20), (95, 62))  # what the demonstrations multiply: no task asks for these
+
+
+def demonstrations(count: int) -> List[Message]:
+    """Whole episodes: question, call, result, answer."""
+    messages = []
+    for a, b in SHOWN[:count]:
+        call = json.dumps({"name": "calculate", "arguments": {"a": a, "b": b}})
+        messages += [Message("user", f"What is {a} * {b}?"), Message("assistant", f"<tool_call>{call}</tool_call>"),
+                     Message("tool", str(a * b)), Message("assistant", str(a * b))]
+    return messages
+
+
 class Calculator(ToolEnvironment):
     tools = [Tool(calculate)]
 
-    def __init__(self, digits: int) -> None:
+    def __init__(self, digits: int, demonstrations: int = 0) -> None:
         self._digits = digits
+        self._demonstrations = demonstrations
+        if demonstrations:
+            self.instructions = "You call calculate, then you answer with the number only."
         self._has_called = False
 
-    def begin(self, task: int, split: str, seed: int) -> str:
+    def begin(self, task: int, split: str, seed: int) -> List[Message]:
         rng = random.Random(f"{split} {task}")
         while True:
             a, b = (rng.randrange(10 ** (self._digits - 1), 10**self._digits) for _ in range(2))
-            if ((a + b) % 5 == 0) == (split == "eval"):
+            if ((a + b) % 5 == 0) == (split == "eval") and (a, b) not in SHOWN:
                 break
         self._answer = a * b
-        return f"What is {a} * {b}? Use calculate, then answer with the number only."
+        return demonstrations(self._demonstrations) + [Message("user", f"What is {a} * {b}?")]
 
     def called(self, results: List[Tuple[Optional[ToolCall], str]]) -> Dict[str, float]:
         first = not self._has_called and any(not result.startswith("error:") for _, result in results)
@@ -53,9 +73,10 @@ class Calculator(ToolEnvironment):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--digits", type=int, default=3, choices=range(1, 7), help="of each operand")
+    parser.add_argument("--digits", type=int, default=2, choices=range(2, 7), help="of each operand")
+    parser.add_argument("--demonstrations", type=int, default=2, choices=range(len(SHOWN) + 1))
     options = parser.parse_args()
-    serve(lambda: Calculator(options.digits), name="calculator")
+    serve(lambda: Calculator(options.digits, options.demonstrations), name="calculator")
 
 
 if __name__ == "__main__":

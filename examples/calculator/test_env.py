@@ -15,7 +15,7 @@ class CalculatorTest(unittest.TestCase):
         e = env.Calculator(3)
         system, user = e.reset(task, split, 1)
         self.assertIn('"calculate"', system.content)
-        a, b = map(int, re.fullmatch(r"What is (\d+) \* (\d+)\? .*", user.content).groups())
+        a, b = map(int, re.fullmatch(r"What is (\d+) \* (\d+)\?", user.content).groups())
         return e, a, b
 
     def test_an_episode(self) -> None:
@@ -26,6 +26,19 @@ class CalculatorTest(unittest.TestCase):
         self.assertEqual(e.step(call(a, b)).reward, {"called": 0.0})  # only once
         step = e.step(f"It is {a * b:,}.")
         self.assertEqual((step.reward, step.done), ({"correct": 1.0}, True))
+
+    def test_demonstrations_are_right(self) -> None:
+        system, *shown, asked = env.Calculator(2, demonstrations=3).reset(5, "train", 1)
+        self.assertEqual((system.role, len(shown), asked.role), ("system", 12, "user"))
+        self.assertNotIn("tools", system.content)
+        for question, call, result, answer in zip(*[iter(shown)] * 4):
+            e = env.Calculator(2)
+            e.reset(0, "train", 1)
+            step = e.step(call.content)
+            self.assertEqual(step.observation, [result])
+            self.assertEqual(answer.content, result.content)
+            self.assertEqual([question.role, call.role, result.role, answer.role], ["user", "assistant", "tool", "assistant"])
+            self.assertNotEqual(question.content, asked.content)
 
     def test_mistakes(self) -> None:
         e, a, b = self.begin()

@@ -1,7 +1,8 @@
 """Writing small Python functions, tested in a sandbox: an environment whose tool is a real program.
 
-    python3 env.py [--tries 3] [--parallel 2] [--wall-s 10] [--python /usr/bin/python3]
+    python3 env.py [--tries 3] [--parallel 2] [--wall-s 10] [--python /usr/bin/python3] [--undemonstrated]
 
+A demonstration in front of each task shows the form of an answer; a larger model does without (--undemonstrated).
 Reward: `tests`, the fraction of tests that the last try passed. Between tries the agent sees the first test that failed.
 Needs bubblewrap (`bwrap`); says so when it starts.
 """
@@ -12,7 +13,7 @@ import argparse
 import sys
 from typing import Any, List
 
-from forebay import Environment, Step, grading, serve
+from forebay import Environment, Message, Step, grading, serve
 from forebay.rewards import code_block, run_tests
 from forebay.sandbox import Limits, Outcome, Sandbox, SandboxError
 from tasks import EVAL, TRAIN
@@ -26,16 +27,25 @@ def short(value: Any, chars_max: int = 60) -> str:
     return text if len(text) <= chars_max else text[:chars_max] + "..."
 
 
+def question(signature: str, meaning: str) -> str:
+    return f"Write a Python function {signature} that returns {meaning}. Answer with one ```python code block."
+
+
+DEMONSTRATION = [Message("user", question("triple(x)", "three times the number")),
+                 Message("assistant", "```python\ndef triple(x):\n    return 3 * x\n```")]
+
+
 class CodeSandbox(Environment):
-    def __init__(self, sandbox: Sandbox, tries_max: int) -> None:
+    def __init__(self, sandbox: Sandbox, tries_max: int, demonstrated: bool = False) -> None:
         self._sandbox = sandbox
         self._tries_left = tries_max
+        self._demonstrated = demonstrated
 
-    def reset(self, task: int, split: str, seed: int) -> str:
+    def reset(self, task: int, split: str, seed: int) -> List[Message]:
         tasks = {"train": TRAIN, "eval": EVAL}[split]
         self._task = tasks[task % len(tasks)]
-        return (f"Write a Python function {self._task.signature} that returns {self._task.meaning}. "
-                "Answer with one ```python code block.")
+        asked = Message("user", question(self._task.signature, self._task.meaning))
+        return [*(DEMONSTRATION if self._demonstrated else []), asked]
 
     def step(self, action: str) -> Step:
         self._tries_left -= 1
@@ -70,6 +80,7 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=0, help="sandboxes at once; 0: one for each processor")
     parser.add_argument("--wall-s", type=float, default=10.0, help="of one run")
     parser.add_argument("--python", default="/usr/bin/python3", help="runs the code; must be under /usr")
+    parser.add_argument("--undemonstrated", action="store_true", help="show no demonstration")
     options = parser.parse_args()
     if options.tries < 1 or options.parallel < 0 or options.wall_s <= 0:
         parser.error("--tries must be 1 or more, --parallel 0 or more, --wall-s above 0")
@@ -78,7 +89,7 @@ def main() -> None:
         sandbox.check()
     except SandboxError as error:
         sys.exit(f"code_sandbox: {error}")
-    serve(lambda: CodeSandbox(sandbox, options.tries), name="code_sandbox")
+    serve(lambda: CodeSandbox(sandbox, options.tries, not options.undemonstrated), name="code_sandbox")
 
 
 if __name__ == "__main__":

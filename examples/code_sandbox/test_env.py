@@ -51,8 +51,9 @@ class GradingTest(unittest.TestCase):
     @unittest.skipIf(MISSING, MISSING)
     def test_an_episode(self) -> None:
         e = env.CodeSandbox(Sandbox(), 3)
-        self.assertEqual(e.reset(0, "train", 0), "Write a Python function add(a, b) that returns the sum of two numbers. "
-                                                 "Answer with one ```python code block.")
+        asked, = e.reset(0, "train", 0)
+        self.assertEqual(asked.content, "Write a Python function add(a, b) that returns the sum of two numbers. "
+                                        "Answer with one ```python code block.")
         step = e.step("a + b")
         self.assertEqual((step.observation, step.done), ("There is no ```python code block. Try again.", False))
         step = e.step(block("def add(a, b): return 3"))

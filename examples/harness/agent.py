@@ -46,7 +46,7 @@ def play(messages: list) -> str:
 
 def main() -> None:
     question, right = task.question()
-    said = play([{"role": "system", "content": task.SYSTEM}, {"role": "user", "content": question}])
+    said = play(task.opening(question))
     post(os.environ["FOREBAY_REWARD_URL"], {"rewards": task.rewards(said, right)})
 
 

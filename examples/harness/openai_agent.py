@@ -30,8 +30,7 @@ def play(client: openai.OpenAI, messages: list) -> str:
 
 def main() -> None:
     question, right = task.question()
-    messages = [{"role": "system", "content": task.SYSTEM}, {"role": "user", "content": question}]
-    said = play(openai.OpenAI(), messages)
+    said = play(openai.OpenAI(), task.opening(question))
     print(json.dumps({"rewards": task.rewards(said, right)}))
 
 

@@ -2,23 +2,38 @@
 from __future__ import annotations
 
 import ast
+import json
 import operator
 import os
 import random
 import re
 
-SYSTEM = ('You answer with a number only. You may call a tool first, by writing exactly\n'
-          '<tool_call>{"name": "calculator", "arguments": {"expression": "1 + 2"}}</tool_call>')
+SYSTEM = "You call the calculator, then you answer with the number only."
 TOOLS = [{"type": "function", "function": {
     "name": "calculator", "description": "the value of an expression such as 12 * (3 + 4)",
     "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]}}}]
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
 
 
+def demonstration(number: int, expression: str) -> list[dict]:
+    """A question with its call, result and answer, as a harness would have recorded it."""
+    call = {"id": f"shown_{number}", "type": "function",
+            "function": {"name": "calculator", "arguments": json.dumps({"expression": expression})}}
+    result = calculate(expression)
+    return [{"role": "user", "content": f"What is {expression}?"}, {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": result}, {"role": "assistant", "content": result}]
+
+
+def opening(asked: str) -> list[dict]:
+    """The first messages: what SmolLM2-135M needs to be shown is left out for a model that was trained to use tools."""
+    return [{"role": "system", "content": SYSTEM}, *demonstration(1, "31 + 48"), *demonstration(2, "76 + 20"),
+            {"role": "user", "content": asked}]
+
+
 def question() -> tuple[str, int]:
     """The same for all samples of a task; what is asked in evaluations is never asked in training."""
     held_out = os.environ.get("FOREBAY_SPLIT") == "eval"
-    pairs = [(a, b) for a in range(1, 10) for b in range(1, 10) if ((3 * a + b) % 5 == 0) == held_out]
+    pairs = [(a, b) for a in range(11, 100) for b in range(11, 100) if ((3 * a + b) % 5 == 0) == held_out]
     a, b = random.Random(int(os.environ.get("FOREBAY_TASK_ID", "0"))).choice(pairs)
     return f"What is {a} + {b}?", a + b
 

@@ -15,7 +15,7 @@ import sys
 from typing import Any, Dict, List, Optional
 
 from browsers import Browsers, find_chromium
-from forebay import Environment, Step, seconds_left, serve
+from forebay import Environment, Message, Step, seconds_left, serve
 from forebay.adapters import task_seed
 from miniwob.action import ActionTypes
 
@@ -23,6 +23,11 @@ _ELEMENTS_MAX = 60
 _TEXT_CHARS_MAX = 80
 _SPACES = {"body", "div", "span", "p", "form", "table", "tbody", "tr", "ul", "label", "br", "hr"}  # listed only with text of their own
 _HELP = "Answer with one action: click NUMBER, type NUMBER TEXT, or press Enter."
+
+# How an answer looks: SmolLM2-135M would rather talk about the page. None of it stands on a page of MiniWoB.
+_SHOWN = [Message("user", f'Click on the "Yes" button.\n3 button "No"\n6 button "Yes"\n{_HELP}'), Message("assistant", "click 6"),
+          Message("user", f'Enter "Ada" into the text field.\n4 input_text\n5 button "Submit"\n{_HELP}'),
+          Message("assistant", "type 4 Ada")]
 
 
 class MiniWob(Environment):
@@ -32,12 +37,12 @@ class MiniWob(Environment):
         self._env: Any = None
         self._good = False  # what we know of the browser: not while it works on something
 
-    def reset(self, task: int, split: str, seed: int) -> str:
+    def reset(self, task: int, split: str, seed: int) -> List[Message]:
         self._page = self._pages[task % len(self._pages)]
         self._env = self._browsers.take(self._page, seconds_left())
         self._observation, _ = self._env.reset(seed=task_seed(split, task))
         self._check()
-        return f"{self._observation['utterance']}\n{self._elements()}\n{_HELP}"
+        return [*_SHOWN, Message("user", f"{self._observation['utterance']}\n{self._elements()}\n{_HELP}")]
 
     def step(self, action: str) -> Step:
         parsed = self._parse(action)

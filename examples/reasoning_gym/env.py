@@ -1,6 +1,6 @@
 """Questions of reasoning-gym, mixed. The mix is the configuration's env.options:
 
-    options = '{"datasets": {"chain_sum": {"weight": 2, "max_terms": 3}, "leg_counting": {}}, "format": "bare_number"}'
+    options = '{"datasets": {"chain_sum": {"weight": 2, "max_terms": 3}, "leg_counting": {}}, "instruction": "Be brief."}'
 
 `python -c "import reasoning_gym.factory as f; print(*sorted(f.DATASETS))"` lists the data sets.
 """
@@ -14,8 +14,8 @@ from forebay.adapters.reasoning_gym import Mix
 
 DATASETS = {
     "chain_sum": {"weight": 2, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
-    "count_bits": {"max_n": 15},
-    "leg_counting": {"min_animals": 1, "max_animals": 2, "max_instances": 3},
+    "products": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1},
+    "gcd": {"min_value": 1, "max_value": 12},
 }
 
 

@@ -203,6 +203,10 @@ def _from_config(path: str) -> Tuple[List[str], Optional[str], Dict[str, str]]:
             env: Dict[str, Any] = tomllib.load(file).get("env", {})
     except (OSError, ValueError) as error:
         raise Broken(f"{path}: {error}") from None
+    kind = env.get("kind", "python")
+    if kind != "python":
+        raise Broken(f"{path} has env.kind = {kind!r}: only environments that are processes of their own (kind \"python\") can be "
+                     "checked; a short run, with --set run.steps=1, tries the others")
     if not env.get("command"):
         raise Broken(f"{path} has no env.command: only environments that are processes can be checked")
     folder = os.path.dirname(os.path.abspath(path))

@@ -11,7 +11,7 @@ import unittest
 from typing import Any, Iterator
 from unittest import mock
 
-from forebay import GraderError
+from forebay import GraderError, Message
 from forebay.adapters import task_seed
 from forebay.adapters._common import pick
 
@@ -300,6 +300,16 @@ class TextWorldTest(unittest.TestCase):
             self.assertEqual(quest.commands[-1], "closed")
             env.reset(5, "eval", 0)
             self.assertEqual(env._env.path, "c")
+
+    def test_demonstrations_and_a_reward_for_what_is_possible(self) -> None:
+        with adapter("textworld", self.LIBRARY) as world:
+            shown = [Message("user", "q"), Message("assistant", "look")]
+            env = world.TextWorldEnvironment(["a"], demonstrations=shown, possible_reward=0.25, hints=False)
+            first = env.reset(0, "train", 0)
+            self.assertEqual(first[:2], shown)
+            self.assertNotIn("Possible commands", first[2].content)
+            self.assertEqual(env.step("Look.").reward, {"score": 0.0, "won": 0.0, "possible": 0.25})
+            self.assertEqual(env.step("I look around").reward["possible"], 0.0)
 
     def test_games_take_turns(self) -> None:
         inside, most = [], []

@@ -102,6 +102,16 @@ class CheckTest(unittest.TestCase):
                 self.assertEqual(check.main(["--transcript", str(config)]), 0, out.getvalue())
             self.assertIn("Tell train0.", out.getvalue())
 
+    @unittest.skipIf(sys.version_info < (3, 11), "tomllib")
+    def test_a_configuration_of_another_kind_is_refused(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            config = pathlib.Path(folder, "run.toml")
+            config.write_text('[env]\nkind = "harness"\ncommand = ["true"]\n')
+            out = io.StringIO()
+            with contextlib.redirect_stderr(out):
+                self.assertEqual(check.main([str(config)]), 2)
+            self.assertIn("env.kind = 'harness'", out.getvalue())
+
     def test_wrong_usage(self) -> None:
         for arguments in ([], ["--episodes", "0", "x.py"]):
             with self.assertRaises(SystemExit) as raised, contextlib.redirect_stderr(io.StringIO()):

@@ -10,7 +10,7 @@ import re
 import threading
 from typing import Sequence
 
-from ..environment import Environment, Step
+from ..environment import Environment, Message, Observation, Step
 from ._common import need
 
 textworld = need("textworld", "textworld")
@@ -24,18 +24,24 @@ class TextWorldEnvironment(Environment):
     """One game; a task is a game's index (modulo their number), of `held_out` in the split eval.
 
     hints: tells the agent the commands that are possible, which a small model needs.
-    Rewards: `score`, what the step earned of the game's points, which add up to 1; `won`, 1 when the quest is done.
+    demonstrations: messages in front of the game that show how an agent answers.
+    possible_reward: for a command that was possible, whatever came of it: a slope towards the score for a model that begins with prose.
+    Rewards: `score`, what the step earned of the game's points, which add up to 1; `won`, 1 when the quest is done; `possible`, if
+    it has a reward.
     """
 
-    def __init__(self, games: Sequence[str], held_out: Sequence[str] = (), *, hints: bool = True) -> None:
+    def __init__(self, games: Sequence[str], held_out: Sequence[str] = (), *, hints: bool = True,
+                 demonstrations: Sequence[Message] = (), possible_reward: float = 0.0) -> None:
         if not games:
             raise ValueError("no game files are given: build some with tw-make")
         self._games = {"train": list(games), "eval": list(held_out or games)}
         self._hints = hints
+        self._demonstrations = list(demonstrations)
+        self._possible_reward = possible_reward
         self._env = None
         self._score = 0
 
-    def reset(self, task: int, split: str, seed: int) -> str:
+    def reset(self, task: int, split: str, seed: int) -> Observation:
         games = self._games[split]
         infos = textworld.EnvInfos(feedback=True, objective=True, description=True, admissible_commands=True, won=True, lost=True,
                                    score=True, max_score=True)
@@ -43,25 +49,30 @@ class TextWorldEnvironment(Environment):
             self._env = textworld.start(games[task % len(games)], infos)
             state = self._env.reset()
         self._max_score = max(1, int(state.max_score or 1))
-        return self._told(f"{state.objective.strip()}\n\n{_clean(state.description)}", state) + "\nAnswer with one command."
+        told = self._told(f"{state.objective.strip()}\n\n{_clean(state.description)}", state) + "\nAnswer with one command."
+        return [*self._demonstrations, Message("user", told)] if self._demonstrations else told
 
     def step(self, action: str) -> Step:
+        command = command_of(action)
+        possible = command.lower() in self._possible
         with _LOCK:
-            state, _, done = self._env.step(command_of(action))
+            state, _, done = self._env.step(command)
         score = int(state.score or 0)
         earned, self._score = (score - self._score) / self._max_score, score
         done = bool(done or state.won or state.lost)
         observation = None if done else self._told(_clean(state.feedback), state)
-        return Step(observation, {"score": earned, "won": float(bool(state.won))}, done, tool="textworld")
+        reward = {"score": earned, "won": float(bool(state.won))}
+        if self._possible_reward:
+            reward["possible"] = self._possible_reward * possible
+        return Step(observation, reward, done, tool="textworld")
 
     def close(self) -> None:
         if self._env is not None:
             self._env.close()
 
     def _told(self, text: str, state: "textworld.GameState") -> str:
-        if not self._hints:
-            return text
-        return f"{text}\nPossible commands: {', '.join(state.admissible_commands or [])}."
+        self._possible = list(state.admissible_commands or [])
+        return f"{text}\nPossible commands: {', '.join(self._possible)}." if self._hints else text
 
 
 def command_of(text: str) -> str:
