@@ -129,17 +129,19 @@ TEST_P(Bf16ModelTest, LogprobsAndGradientsAreNearTheReference) {
 const ForwardOptions kPlain{.layout = LayerLayout::kPerLayer};
 const ForwardOptions kScanBlocks{
     .layout = LayerLayout::kStacked, .remat = true, .attention = AttentionForm::kBlocks};
+const ForwardOptions kHost{.attention = AttentionForm::kHost};
 
-INSTANTIATE_TEST_SUITE_P(Families, Bf16ModelTest,
-                         testing::Values(Case{"llama", kPlain}, Case{"llama", kScanBlocks},
-                                         Case{"qwen2", kScanBlocks}, Case{"qwen3", kScanBlocks},
-                                         Case{"qwen3_moe", kScanBlocks},
-                                         Case{"gemma3", kScanBlocks}),
-                         [](const testing::TestParamInfo<Case>& info) {
-                           return info.param.family +
-                                  (info.param.options.layout == LayerLayout::kStacked ? "Stacked"
-                                                                                      : "Plain");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Families, Bf16ModelTest,
+    testing::Values(Case{"llama", kPlain}, Case{"llama", kScanBlocks}, Case{"qwen2", kScanBlocks},
+                    Case{"qwen3", kScanBlocks}, Case{"qwen3_moe", kScanBlocks},
+                    Case{"gemma3", kScanBlocks}, Case{"gemma3", kHost}, Case{"qwen3", kHost}),
+    [](const testing::TestParamInfo<Case>& info) {
+      const ForwardOptions& options = info.param.options;
+      return info.param.family + (options.attention == AttentionForm::kHost ? "Host"
+                                  : options.layout == LayerLayout::kStacked ? "Stacked"
+                                                                            : "Plain");
+    });
 
 }  // namespace
 }  // namespace forebay::models

@@ -171,10 +171,11 @@ Value Decoder::Hidden(const ParamValues& params, const PackedInputs& inputs,
        RingHides(length, config().query_heads / config().kv_heads, xla::ByteSize(options.compute)));
 
   // Behind a barrier, or XLA computes the mask and the angles again in each layer's fusions.
-  Shared shared{.parallel = options.parallel,
-                .mask = MakeRowMask(segments_BT, options.attention, {}, {split, ring}),
-                .ropes = {},
-                .kinds = {}};
+  Shared shared{
+      .parallel = options.parallel,
+      .mask = MakeRowMask(segments_BT, options.attention, {}, {split, ring, options.host_kernels}),
+      .ropes = {},
+      .kinds = {}};
   const Value positions_N = flat(split.Deal(inputs.positions_BT));
   for (const Rotation& rotation : spec_.rotations) {
     shared.ropes.push_back(MakeRopeTables(positions_N, rotation));

@@ -152,20 +152,23 @@ TEST_P(IsolationTest, N3_NanEmbeddingOfAPaddingTokenIsNotRead) {
   for (size_t i = 0; i < clean.size(); ++i) EXPECT_EQ(clean[i], values[i]) << "result " << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, IsolationTest,
-                         testing::Values(ForwardOptions{LayerLayout::kPerLayer, false},
-                                         ForwardOptions{LayerLayout::kPerLayer, true},
-                                         ForwardOptions{LayerLayout::kStacked, true},
-                                         ForwardOptions{LayerLayout::kStacked, true,
-                                                        AttentionForm::kBlocks}),
-                         [](const testing::TestParamInfo<ForwardOptions>& info) {
-                           if (info.param.attention == AttentionForm::kBlocks) {
-                             return std::string("Blocks");
-                           }
-                           if (info.param.layout == LayerLayout::kStacked)
-                             return std::string("Stacked");
-                           return std::string(info.param.remat ? "Remat" : "Plain");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Layouts, IsolationTest,
+    testing::Values(ForwardOptions{LayerLayout::kPerLayer, false},
+                    ForwardOptions{LayerLayout::kPerLayer, true},
+                    ForwardOptions{LayerLayout::kStacked, true},
+                    ForwardOptions{LayerLayout::kStacked, true, AttentionForm::kBlocks},
+                    ForwardOptions{LayerLayout::kStacked, true, AttentionForm::kHost}),
+    [](const testing::TestParamInfo<ForwardOptions>& info) {
+      if (info.param.attention == AttentionForm::kBlocks) {
+        return std::string("Blocks");
+      }
+      if (info.param.attention == AttentionForm::kHost) {
+        return std::string("Host");
+      }
+      if (info.param.layout == LayerLayout::kStacked) return std::string("Stacked");
+      return std::string(info.param.remat ? "Remat" : "Plain");
+    });
 
 }  // namespace
 }  // namespace forebay::models

@@ -49,14 +49,18 @@ struct ParamSpec {
 // kStacked: layers along a leading axis, one scan: 80 layers compile like one.
 enum class LayerLayout { kPerLayer, kStacked };
 
-// How training rows attend (models/packed_attention.h): kAuto is square for short rows, whose
-// memory and time grow with the square of the row, and blocks for long ones.
-enum class AttentionForm { kAuto, kSquare, kBlocks };
+// How training rows attend (models/packed_attention.h): kAuto is host where host kernels run; else
+// square for short rows, whose memory and time grow with the square of the row, and blocks for long
+// ones.
+enum class AttentionForm { kAuto, kSquare, kBlocks, kHost };
 
 struct ForwardOptions {
   LayerLayout layout = LayerLayout::kPerLayer;
   bool remat = false;  // recompute each layer in the backward pass (kStacked always does)
   AttentionForm attention = AttentionForm::kAuto;
+  // Whether the program may call host kernels: Client::calls_host_kernels() of the client that is
+  // to compile it.
+  bool host_kernels = false;
   // kF32, or kBF16: activations and products in bf16 over f32 parameters (master weights), with
   // sums, norms, softmax and the gradients of the parameters in f32. Hidden still returns f32.
   xla::DType compute = xla::DType::kF32;

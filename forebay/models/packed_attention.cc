@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "forebay/models/attention.h"
@@ -25,6 +26,22 @@ using xla::Values;
 namespace {
 
 constexpr int64_t kSquareTokensMax = 512;
+
+struct Passes {
+  Values (*forward)(const attention::Setup&, std::span<const Value>);
+  Values (*backward)(const attention::Setup&, std::span<const Value>, std::span<const Value>,
+                     Value);
+};
+Passes PassesOf(AttentionForm form) {
+  switch (form) {
+    case AttentionForm::kSquare:
+      return {attention::SquareForward, attention::SquareBackward};
+    case AttentionForm::kHost:
+      return {attention::HostForward, attention::HostBackward};
+    default:
+      return {attention::BlocksForward, attention::BlocksBackward};
+  }
+}
 
 }  // namespace
 
@@ -72,13 +89,19 @@ RowMask MakeRowMask(Value segments_BT, AttentionForm form, const AttentionBlocks
   const bool whole = mask.split.devices() == 1;
   mask.ring = placement.ring && !whole;
   if (form == AttentionForm::kAuto) {
-    mask.form = mask.length <= kSquareTokensMax ? AttentionForm::kSquare : AttentionForm::kBlocks;
+    mask.form = placement.host_kernels            ? AttentionForm::kHost
+                : mask.length <= kSquareTokensMax ? AttentionForm::kSquare
+                                                  : AttentionForm::kBlocks;
   }
-  if (!whole) mask.form = AttentionForm::kBlocks;
+  if (mask.ring || (!whole && mask.form == AttentionForm::kSquare)) {
+    mask.form = AttentionForm::kBlocks;
+  }
   if (mask.form == AttentionForm::kSquare) {
     mask.values.push_back(attention::SquareBias(segments_BT));
   } else {
-    const Values tables = attention::BlockTables(segments_BT, mask.split, mask.ring, blocks);
+    const Values tables = mask.form == AttentionForm::kHost
+                              ? attention::HostTables(segments_BT, mask.split)
+                              : attention::BlockTables(segments_BT, mask.split, mask.ring, blocks);
     mask.values.insert(mask.values.end(), tables.begin(), tables.end());
   }
   return mask;
@@ -115,19 +138,29 @@ Value PackedAttention(Value query, Value key, Value value, const RowMask& mask,
                     query.shape().ToString(), key.shape().ToString(), value.shape().ToString(),
                     mask.rows, mask.length, heads.query_heads, heads.kv_heads, heads.head_dim));
   }
+  const xla::Dims angles = {setup.tokens(), heads.head_dim / 2};
+  if (heads.head_dim % 2 != 0 || rope.cos_NH.dims() != angles || rope.sin_NH.dims() != angles ||
+      setup.tokens() > std::numeric_limits<int32_t>::max()) {
+    return graph.Fail(fmt::format(
+        "PackedAttention: angles {} and {} for {} rows of {} tokens with heads of {}; they are "
+        "[tokens, head size / 2], the head size is even and tokens are less than 2^31",
+        rope.cos_NH.shape().ToString(), rope.sin_NH.shape().ToString(), mask.rows, mask.length,
+        heads.head_dim));
+  }
+  if (setup.has_window && options.window.shape() != xla::Shape{DType::kS32, {}}) {
+    return graph.Fail(fmt::format("PackedAttention: the window is {}, not an s32 scalar",
+                                  options.window.shape().ToString()));
+  }
   Values xs = {
       query,       key,
       value,       rope.cos_NH,
       rope.sin_NH, setup.has_window ? options.window : xla::Constant(graph, 0, DType::kS32)};
   xs.insert(xs.end(), mask.values.begin(), mask.values.end());
-  const bool square = mask.form == AttentionForm::kSquare;
+  const Passes passes = PassesOf(mask.form);
   return xla::CustomVjp(
-      [=](std::span<const Value> in) {
-        return square ? attention::SquareForward(setup, in) : attention::BlocksForward(setup, in);
-      },
+      [=](std::span<const Value> in) { return passes.forward(setup, in); },
       [=](std::span<const Value> in, std::span<const Value> out, std::span<const Value> d_out) {
-        return square ? attention::SquareBackward(setup, in, out, d_out[0])
-                      : attention::BlocksBackward(setup, in, out, d_out[0]);
+        return passes.backward(setup, in, out, d_out[0]);
       },
       xs)[0];
 }

@@ -7,16 +7,18 @@
 // its result is finite and otherwise meaningless, and whatever it holds (NaN, infinity), here or in
 // the cotangent, reaches nothing else.
 //
-// Two forms with the same results and the same kind of gradient rule (the backward pass recomputes
-// the probabilities from the saved log-sum-exps):
+// Three forms with the same results and the same kind of gradient rule (the backward pass
+// recomputes the probabilities from the saved log-sum-exps):
 // - square: a [B, T, T] bias made once for all layers and four blocks of queries a row. Memory and
 //   time grow with T * T.
 // - blocks: for each block of queries a loop over only those blocks of keys that its segments and
 //   the window need, with an online softmax. Memory grows with T; time with the squares of the
 //   segments' lengths, rounded up to blocks.
+// - host: a host kernel (xla/host_kernel.h) on the CPU, blocks cut along the segments, on all
+//   threads. XLA's code for the CPU runs the loops of the block form one block after the other.
 //
-// Over a mesh that splits rows over the axis "context" the form is blocks, with the keys of whole
-// rows gathered, or travelling around the ring of devices.
+// Over a mesh that splits rows over the axis "context" the keys of whole rows are gathered (blocks
+// or host), or travel around the ring of devices (blocks).
 //
 // Measured on 2 busy CPU cores (SmolLM2's heads, forward and backward, seconds of CPU per 1024
 // tokens, one segment a row; square, then blocks of 64 / 128 / 256): rows of 256: 0.017, 0.019 /
@@ -56,6 +58,7 @@ struct RowMask {
 struct RowPlacement {
   RowSplit split = {};
   bool ring = false;
+  bool host_kernels = false;  // kAuto is host
 };
 // `segments_BT`: of the tokens at hand, as the split deals them.
 RowMask MakeRowMask(xla::Value segments_BT, AttentionForm form = AttentionForm::kAuto,

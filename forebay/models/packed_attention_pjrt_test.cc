@@ -1,6 +1,7 @@
-// Both forms of packed attention equal plain attention, values and gradients, on random rows:
+// All forms of packed attention equal plain attention, values and gradients, on random rows:
 // segments in any order, padding anywhere, windows, soft caps, group sizes and block sizes that
 // divide nothing.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,6 +28,7 @@
 namespace forebay::models {
 namespace {
 
+using ::testing::HasSubstr;
 using xla::Comparison;
 using xla::DType;
 using xla::Value;
@@ -99,7 +101,13 @@ Value Plain(Value query, Value key, Value value, Value segments, const RopeTable
   return xla::Reshape(xla::Transpose(mixed, {0, 2, 1, 3}), {row.tokens(), row.query_width()});
 }
 
-enum class Form { kPlain, kSquare, kBlocks };
+enum class Form { kPlain, kSquare, kBlocks, kHost };
+
+AttentionForm ToAttention(Form form) {
+  return form == Form::kSquare   ? AttentionForm::kSquare
+         : form == Form::kBlocks ? AttentionForm::kBlocks
+                                 : AttentionForm::kHost;
+}
 
 // Attended, d(query), d(key), d(value), under the cotangent; zero at padding.
 std::vector<std::vector<float>> Evaluate(const Row& row, const Data& data, Form form) {
@@ -125,9 +133,7 @@ std::vector<std::vector<float>> Evaluate(const Row& row, const Data& data, Form 
   if (form == Form::kPlain) {
     out = Plain(in[0], in[1], in[2], segments, rope, row, window);
   } else {
-    const RowMask mask = MakeRowMask(
-        segments, form == Form::kSquare ? AttentionForm::kSquare : AttentionForm::kBlocks,
-        row.blocks);
+    const RowMask mask = MakeRowMask(segments, ToAttention(form), row.blocks);
     out = PackedAttention(wide[0], wide[1], wide[2], mask, rope, row.heads,
                           {.softcap = row.softcap, .window = window});
   }
@@ -219,6 +225,7 @@ TEST(PackedAttention, EveryFormEqualsPlainAttentionOnRandomRows) {
       const auto expected = Evaluate(row, data, Form::kPlain);
       ExpectClose(Evaluate(row, data, Form::kBlocks), expected, 2e-5);
       ExpectClose(Evaluate(row, data, Form::kSquare), expected, 2e-5);
+      ExpectClose(Evaluate(row, data, Form::kHost), expected, 2e-5);
     }
   }
 }
@@ -270,7 +277,7 @@ TEST(PackedAttention, N3_NanAtPaddingChangesNothing) {
     for (std::vector<float>* part : {&dirty.query, &dirty.key, &dirty.value, &dirty.cotangent}) {
       poison(*part);
     }
-    for (const Form form : {Form::kSquare, Form::kBlocks}) {
+    for (const Form form : {Form::kSquare, Form::kBlocks, Form::kHost}) {
       EXPECT_EQ(Evaluate(row, clean, form), Evaluate(row, dirty, form));
     }
   }
@@ -285,9 +292,11 @@ TEST(PackedAttention, LargeScoresStayFinite) {
   for (float& x : data.query) x *= 60;
   for (float& x : data.key) x *= 60;
   const auto expected = Evaluate(row, data, Form::kPlain);
-  const auto got = Evaluate(row, data, Form::kBlocks);
-  for (size_t i = 0; i < got.size(); ++i) {
-    EXPECT_LT(MaxDifference(got[i], expected[i]), 1e-3 * (1 + MaxMagnitude(expected[i]))) << i;
+  for (const Form form : {Form::kBlocks, Form::kHost}) {
+    const auto got = Evaluate(row, data, form);
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_LT(MaxDifference(got[i], expected[i]), 1e-3 * (1 + MaxMagnitude(expected[i]))) << i;
+    }
   }
 }
 
@@ -298,29 +307,75 @@ TEST(PackedAttention, Bf16InputsAccumulateInF32) {
   const Data data = RandomData(rng, row);
   const auto expected = Evaluate(row, data, Form::kPlain);
   row.dtype = DType::kBF16;
-  for (const Form form : {Form::kSquare, Form::kBlocks}) {
+  for (const Form form : {Form::kSquare, Form::kBlocks, Form::kHost}) {
     ExpectClose(Evaluate(row, data, form), expected, 0.02);
   }
 }
 
-TEST(PackedAttention, ShortRowsAreSquareAndLongOnesBlocks) {
+// Heads whose size is no whole number of vectors, or many; blocks of queries and keys that are not
+// full, and segments over several of them; windows that end between blocks.
+TEST(PackedAttention, HostEqualsPlainAttentionForEveryHeadSize) {
+  for (const int64_t head_dim : {2, 6, 32, 64, 80, 96, 128, 256, 258}) {
+    for (const bool window : {false, true}) {
+      Rng rng(static_cast<uint64_t>(head_dim));
+      Row row{.heads = {3, 1, head_dim}, .rows = 2, .length = 200};
+      if (window) row.window = 90;
+      if (head_dim == 96) row.softcap = 2;
+      for (int32_t i = 0; i < 400; ++i) {
+        row.segments.push_back(i < 150 ? 1 : i < 163 ? 0 : i < 190 ? 2 : i < 201 ? 0 : 3);
+      }
+      SCOPED_TRACE(Describe(row));
+      const Data data = RandomData(rng, row);
+      ExpectClose(Evaluate(row, data, Form::kHost), Evaluate(row, data, Form::kPlain), 2e-5);
+    }
+  }
+}
+
+// The order in which threads add must not show.
+TEST(PackedAttention, HostGivesTheSameBitsEachTime) {
+  Rng rng(4);
+  Row row{.heads = {6, 2, 32}, .length = 1500};
+  for (int32_t i = 0; i < 1500; ++i) row.segments.push_back(i < 1100 ? 1 : 2);
+  const Data data = RandomData(rng, row);
+  const auto first = Evaluate(row, data, Form::kHost);
+  for (int i = 0; i < 5; ++i) ASSERT_EQ(Evaluate(row, data, Form::kHost), first);
+}
+
+TEST(PackedAttention, RowsAreHostWhereHostKernelsRunElseShortOnesSquareAndLongOnesBlocks) {
   xla::Graph graph("mask");
   const Value small = graph.Parameter({DType::kS32, {2, 128}}, "s");
   const Value large = graph.Parameter({DType::kS32, {2, 8192}}, "l");
   EXPECT_EQ(MakeRowMask(small).form, AttentionForm::kSquare);
   EXPECT_EQ(MakeRowMask(large).form, AttentionForm::kBlocks);
   EXPECT_EQ(MakeRowMask(small, AttentionForm::kBlocks).form, AttentionForm::kBlocks);
+  for (const Value& segments : {small, large}) {
+    const RowPlacement placement{.host_kernels = true};
+    EXPECT_EQ(MakeRowMask(segments, AttentionForm::kAuto, {}, placement).form,
+              AttentionForm::kHost);
+  }
   EXPECT_TRUE(graph.status().ok()) << graph.status().ToString();
 }
 
-TEST(PackedAttention, RefusesHeadsThatDoNotFit) {
-  xla::Graph graph("bad");
-  const Value x = graph.Parameter({DType::kF32, {16, 24}}, "x");
-  const Value table = graph.Parameter({DType::kF32, {16, 4}}, "t");
-  const RowMask mask = MakeRowMask(graph.Parameter({DType::kS32, {1, 16}}, "s"));
-  PackedAttention(x, x, x, mask, {table, table}, {3, 2, 8});
-  EXPECT_NE(graph.status().message().find("PackedAttention: query f32[16,24]"), std::string::npos)
-      << graph.status().ToString();
+TEST(PackedAttention, RefusesShapesThatDoNotFit) {
+  const auto error = [](const xla::Shape& wide, const xla::Shape& angles, const xla::Shape& window,
+                        const HeadShape& heads) {
+    xla::Graph graph("bad");
+    const Value x = graph.Parameter(wide, "x"), table = graph.Parameter(angles, "t");
+    const RowMask mask =
+        MakeRowMask(graph.Parameter({DType::kS32, {1, 16}}, "s"), AttentionForm::kHost);
+    PackedAttention(x, x, x, mask, {table, table}, heads, {.window = graph.Parameter(window, "w")});
+    return graph.status().message();
+  };
+  const xla::Shape wide{DType::kF32, {16, 24}}, angles{DType::kF32, {16, 4}}, window{DType::kS32};
+  EXPECT_EQ(error(wide, angles, window, {3, 3, 8}), "");
+  EXPECT_THAT(error(wide, angles, window, {3, 2, 8}),
+              HasSubstr("PackedAttention: query f32[16,24]"));
+  EXPECT_THAT(error(wide, {DType::kF32, {16, 8}}, window, {3, 3, 8}),
+              HasSubstr("PackedAttention: angles f32[16,8] and f32[16,8] for 1 rows of 16 tokens"));
+  EXPECT_THAT(error({DType::kF32, {16, 21}}, {DType::kF32, {16, 3}}, window, {3, 3, 7}),
+              HasSubstr("with heads of 7"));
+  EXPECT_THAT(error(wide, angles, {DType::kS32, {2}}, {3, 3, 8}),
+              HasSubstr("PackedAttention: the window is s32[2], not an s32 scalar"));
 }
 
 }  // namespace

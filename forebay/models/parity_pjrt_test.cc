@@ -131,6 +131,9 @@ const ForwardOptions kScan{.layout = LayerLayout::kStacked, .remat = true};
 const ForwardOptions kBlocks{.attention = AttentionForm::kBlocks};
 const ForwardOptions kScanBlocks{
     .layout = LayerLayout::kStacked, .remat = true, .attention = AttentionForm::kBlocks};
+const ForwardOptions kHost{.attention = AttentionForm::kHost};
+const ForwardOptions kScanHost{
+    .layout = LayerLayout::kStacked, .remat = true, .attention = AttentionForm::kHost};
 
 // Lengths 37, 23 and 50. A row of 257 needs blocks of unequal size in attention.
 INSTANTIATE_TEST_SUITE_P(
@@ -145,6 +148,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"llama", "PackedLongRowStacked", kScan, 1, 257, {0, 0, 0}, {200, 3, 100}},
         Case{"llama", "PackedBlocks", kBlocks, 1, 257, {0, 0, 0}, {200, 3, 100}},
         Case{"llama", "PackedBlocksStacked", kScanBlocks, 1, 300, {0, 0, 0}, {240, 3, 110}},
+        Case{"llama", "PackedHost", kHost, 1, 257, {0, 0, 0}, {200, 3, 100}},
+        Case{"llama", "PackedHostStacked", kScanHost, 1, 300, {0, 0, 0}, {240, 3, 110}},
         Case{"llama", "TwoRows", kPlain, 2, 80, {0, 0, 1}, {0, 40, 11}},
         Case{"llama", "TwoRowsStacked", kScan, 2, 80, {0, 0, 1}, {0, 40, 11}}),
     CaseName);
@@ -155,6 +160,7 @@ std::vector<Case> OtherFamilies() {
     cases.push_back({family, "Apart", kPlain, 3, 50, {0, 1, 2}, {0, 0, 0}});
     cases.push_back({family, "PackedLongRowStacked", kScan, 1, 257, {0, 0, 0}, {200, 3, 100}});
     cases.push_back({family, "TwoRowsBlocksStacked", kScanBlocks, 2, 80, {0, 0, 1}, {0, 40, 11}});
+    cases.push_back({family, "TwoRowsHostStacked", kScanHost, 2, 80, {0, 0, 1}, {0, 40, 11}});
   }
   return cases;
 }

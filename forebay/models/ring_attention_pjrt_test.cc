@@ -44,6 +44,12 @@ struct Case {
   AttentionBlocks blocks;
 };
 
+enum class Way { kRing, kGathered, kHostGathered };
+
+std::string Describe(Way way) {
+  return way == Way::kRing ? "ring" : way == Way::kGathered ? "gathered" : "gathered, host";
+}
+
 xla::Mesh ContextMesh(int64_t devices) {
   return xla::Mesh::Create({.context = devices}, devices).value();
 }
@@ -83,7 +89,7 @@ std::vector<Argument> Draw(Rng& rng, const Case& c) {
 }
 
 // Attended and the gradients of query, key and value, zero at padding.
-Values Attend(const Case& c, const Parallel& parallel, bool ring, std::span<const Value> xs) {
+Values Attend(const Case& c, const Parallel& parallel, Way way, std::span<const Value> xs) {
   xla::Graph& graph = *xs[0].graph();
   const int64_t length = xs[0].dim(1), tokens = c.rows * length;
   const RowSplit split(graph, parallel, length);
@@ -91,7 +97,9 @@ Values Attend(const Case& c, const Parallel& parallel, bool ring, std::span<cons
                               std::vector<float>(static_cast<size_t>(c.heads.head_dim / 2), 0.3F)};
   const auto flat = [&](Value x) { return xla::Reshape(split.Deal(x), {tokens, -1}); };
   const Value segments = split.Deal(xs[4]);
-  const RowMask mask = MakeRowMask(segments, AttentionForm::kBlocks, c.blocks, {split, ring});
+  const RowMask mask = MakeRowMask(
+      segments, way == Way::kHostGathered ? AttentionForm::kHost : AttentionForm::kBlocks, c.blocks,
+      {split, way == Way::kRing});
   const RopeTables rope = MakeRopeTables(xla::Reshape(split.Deal(xs[5]), {tokens}), rotation);
   const Value attended =
       PackedAttention(flat(xs[0]), flat(xs[1]), flat(xs[2]), mask, rope, c.heads,
@@ -105,19 +113,20 @@ Values Attend(const Case& c, const Parallel& parallel, bool ring, std::span<cons
   return results;
 }
 
-std::vector<xla::Floats> OnDevices(const Case& c, int64_t devices, bool ring,
+std::vector<xla::Floats> OnDevices(const Case& c, int64_t devices, Way way,
                                    const std::vector<Argument>& arguments) {
   std::vector<PartitionSpec> in(6, PartitionSpec{{}, xla::kContextAxis});
   in.emplace_back();
   const std::vector<PartitionSpec> out(4, PartitionSpec{{}, xla::kContextAxis});
   return xla::RunShardMap(
       {ContextMesh(devices), in, out},
-      [&](std::span<const Value> xs) { return Attend(c, Parallel(true), ring, xs); }, arguments);
+      [&](std::span<const Value> xs) { return Attend(c, Parallel(true), way, xs); }, arguments);
 }
 
 std::vector<xla::Floats> OnOneDevice(const Case& c, const std::vector<Argument>& arguments) {
-  return xla::RunFn([&](std::span<const Value> xs) { return Attend(c, Parallel(), false, xs); },
-                    arguments);
+  return xla::RunFn(
+      [&](std::span<const Value> xs) { return Attend(c, Parallel(), Way::kGathered, xs); },
+      arguments);
 }
 
 void ExpectEqual(const std::vector<xla::Floats>& got, const std::vector<xla::Floats>& expected) {
@@ -147,11 +156,11 @@ TEST(RingAttention, EqualsOneDeviceOnRandomRows) {
     const std::vector<Argument> arguments = Draw(rng, cases[i]);
     const auto expected = OnOneDevice(cases[i], arguments);
     for (const int64_t devices : {2, 4, 8}) {
-      for (const bool ring : {true, false}) {
-        if (!ring && devices == 4) continue;
-        SCOPED_TRACE("case " + std::to_string(i) + ", " + std::to_string(devices) + " devices" +
-                     (ring ? ", ring" : ", gathered"));
-        ExpectEqual(OnDevices(cases[i], devices, ring, arguments), expected);
+      for (const Way way : {Way::kRing, Way::kGathered, Way::kHostGathered}) {
+        if (way != Way::kRing && devices == 4) continue;
+        SCOPED_TRACE("case " + std::to_string(i) + ", " + std::to_string(devices) + " devices, " +
+                     Describe(way));
+        ExpectEqual(OnDevices(cases[i], devices, way, arguments), expected);
       }
     }
   }
@@ -162,7 +171,9 @@ TEST(RingAttention, N3_NanAtPaddingOfAnotherDeviceChangesNothing) {
   Rng rng(5);
   std::vector<Argument> arguments = Draw(rng, c);
   for (size_t t = 0; t < 64; ++t) arguments[4].values[t] = t < 20 ? 1 : t < 33 ? 0 : t < 60 ? 2 : 0;
-  const auto expected = OnDevices(c, 4, true, arguments);
+  const std::vector<Way> ways = {Way::kRing, Way::kHostGathered};
+  std::vector<std::vector<xla::Floats>> expected;
+  for (const Way way : ways) expected.push_back(OnDevices(c, 4, way, arguments));
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (size_t i = 0; i < 4; ++i) {
     const size_t width = arguments[i].values.size() / 64;
@@ -171,7 +182,9 @@ TEST(RingAttention, N3_NanAtPaddingOfAnotherDeviceChangesNothing) {
       std::fill_n(arguments[i].values.begin() + static_cast<int64_t>(t * width), width, nan);
     }
   }
-  EXPECT_EQ(OnDevices(c, 4, true, arguments), expected);
+  for (size_t i = 0; i < ways.size(); ++i) {
+    EXPECT_EQ(OnDevices(c, 4, ways[i], arguments), expected[i]) << Describe(ways[i]);
+  }
 }
 
 // Blocks of keys that each device has to compute, one row of one segment.
@@ -230,7 +243,7 @@ TEST(RowSplit, CollectUndoesDealAndGatherHasTheRowInItsOrder) {
 }
 
 // The compiler's temporary memory of values and gradients on each device, 256 tokens at hand.
-int64_t TempBytes(int64_t devices, bool ring) {
+int64_t TempBytes(int64_t devices, Way way) {
   const Case c{.heads = {4, 4, 32}, .length = 256 * devices, .blocks = {64, 64}};
   const xla::Mesh mesh = ContextMesh(devices);
   xla::Graph graph("memory");
@@ -241,14 +254,14 @@ int64_t TempBytes(int64_t devices, bool ring) {
   const std::vector<PartitionSpec> out(4, PartitionSpec{{}, xla::kContextAxis});
   const Values results = xla::ShardMap(
       mesh, in, out,
-      [&](std::span<const Value> own) { return Attend(c, Parallel(true), ring, own); }, xs);
+      [&](std::span<const Value> own) { return Attend(c, Parallel(true), way, own); }, xs);
   const xla::Program program = graph.Finish(results).value();
   return xla::MeshTestClient().Compile(program).value()->memory().value().temp_bytes;
 }
 
 TEST(RingAttention, MemoryDoesNotGrowWithTheDevicesThatShareARow) {
-  const int64_t ring2 = TempBytes(2, true), ring8 = TempBytes(8, true);
-  const int64_t gather2 = TempBytes(2, false), gather8 = TempBytes(8, false);
+  const int64_t ring2 = TempBytes(2, Way::kRing), ring8 = TempBytes(8, Way::kRing);
+  const int64_t gather2 = TempBytes(2, Way::kGathered), gather8 = TempBytes(8, Way::kGathered);
   EXPECT_LT(static_cast<double>(ring8), 1.1 * static_cast<double>(ring2));
   EXPECT_GT(static_cast<double>(gather8), 1.5 * static_cast<double>(gather2));
   EXPECT_LT(ring8, gather8);

@@ -48,6 +48,8 @@ enum Operand {
   kQuerySegments,
   kKeyPlaces,
   kKeySegments,
+  kHostPlaces = kShared,  // of the host form, see HostTables
+  kHostKeySegments,
 };
 
 // [P, m, k] x [P, n, k] -> [P, m, n]: scores of queries against keys. Accumulated and returned in
@@ -78,6 +80,12 @@ xla::Values BlocksForward(const Setup& setup, std::span<const xla::Value> xs);
 xla::Values BlocksBackward(const Setup& setup, std::span<const xla::Value> xs,
                            std::span<const xla::Value> outputs, xla::Value cotangent);
 
+xla::Values HostForward(const Setup& setup, std::span<const xla::Value> xs);
+xla::Values HostBackward(const Setup& setup, std::span<const xla::Value> xs,
+                         std::span<const xla::Value> outputs, xla::Value cotangent);
+
+// Places of the tokens at hand in their rows [T], and the segments of whole rows [B, R].
+xla::Values HostTables(xla::Value segments_BT, const RowSplit& split);
 // [B, T, T] f32: 0 where a token may look, kMasked elsewhere.
 xla::Value SquareBias(xla::Value segments_BT);
 
