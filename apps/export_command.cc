@@ -1,6 +1,8 @@
-// forebay export: a checkpoint as a Hugging Face folder.
+// forebay export: a checkpoint, or a model, as a Hugging Face folder.
 #include <cstdio>
+#include <filesystem>
 #include <string>
+#include <system_error>
 
 #include <fmt/format.h>
 
@@ -14,10 +16,31 @@
 #include "forebay/weights/model_files.h"
 
 namespace forebay::apps {
+namespace {
+
+bool IsModel(const std::string& path) {
+  std::error_code ignored;
+  return path.ends_with(".gguf") ? std::filesystem::is_regular_file(path, ignored)
+                                 : std::filesystem::exists(path + "/config.json", ignored);
+}
+
+Status ExportModel(const ExportCommand& command) {
+  if (command.adapters || command.step >= 0) {
+    return InvalidArgument("'" + command.run +
+                           "' is a model, not a run: --adapters and --step are for runs");
+  }
+  FB_ASSIGN_OR_RETURN(const weights::ModelFiles files, weights::LoadModelFiles(command.run));
+  FB_RETURN_IF_ERROR(weights::WriteModelFolder(command.output, files));
+  std::printf("wrote %s: the weights of %s\n", command.output.c_str(), command.run.c_str());
+  return OkStatus();
+}
+
+}  // namespace
 
 Status Export(const ExportCommand& command) {
   Result<control::Config> config = control::LoadConfig(command.run + "/config.toml", {});
   if (config.status().code() == StatusCode::kNotFound) {
+    if (IsModel(command.run)) return ExportModel(command);
     return NotFound("'" + command.run + "' holds no run (it has no config.toml)");
   }
   FB_RETURN_IF_ERROR(config.status());

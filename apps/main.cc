@@ -94,9 +94,10 @@ int Main(int argc, char** argv) {
   compare_app->add_flag("--json", compare.json, "end with one JSON object");
 
   ExportCommand export_command;
-  CLI::App* export_app =
-      app.add_subcommand("export", "write a checkpoint as a Hugging Face folder");
-  export_app->add_option("run", export_command.run, "run directory")->required();
+  CLI::App* export_app = app.add_subcommand(
+      "export", "write a checkpoint, or a model (GGUF, say), as a Hugging Face folder");
+  export_app->add_option("run", export_command.run, "run directory, model folder or .gguf file")
+      ->required();
   export_app->add_option("output", export_command.output, "folder to write")->required();
   export_app->add_flag("--adapters", export_command.adapters,
                        "only the LoRA adapters, in PEFT's format (default: merged into the model)");
