@@ -166,7 +166,9 @@ class ToolEnvironment(Environment):
             result = f"error: {len(calls)} calls at once; at most {self.calls_max} are allowed"
             return Step([Message("tool", result)], self.called([(None, result)]))
         results: List[Tuple[Optional[ToolCall], str]] = [(call, self._run(call)) for call in calls]
-        return Step([Message("tool", result) for _, result in results], self.called(results), tool=calls[0].name)
+        names = {tool.name for tool in self.tools}  # what the agent makes up is no tool that answered
+        answered = next((call.name for call in calls if call.name in names), "")
+        return Step([Message("tool", result) for _, result in results], self.called(results), tool=answered)
 
     def _run(self, call: ToolCall) -> str:
         tool = next((tool for tool in self.tools if tool.name == call.name), None)

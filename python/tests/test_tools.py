@@ -111,6 +111,11 @@ class EnvironmentTest(unittest.TestCase):
         self.assertIn("no </tool_call>", self.step("<tool_call>{")[0])
         self.assertIn("at most 2", self.step('<tool_call>{"name": "long"}</tool_call>' * 3)[0])
 
+    def test_only_tools_that_exist_are_named_as_who_answered(self) -> None:
+        made_up = '<tool_call>{"name": "divide", "arguments": {}}</tool_call>'
+        real = '<tool_call>{"name": "multiply", "arguments": {"a": 1, "b": 2}}</tool_call>'
+        self.assertEqual([Desk().step(text).tool for text in (made_up, made_up + real)], ["", "multiply"])
+
     def test_text_without_a_call_is_the_answer(self) -> None:
         self.assertTrue(Desk().step("It is 42.").done)
 
