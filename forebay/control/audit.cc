@@ -52,7 +52,7 @@ double Sum(const std::vector<double>& values) {
 // What the lines of trajectories.jsonl add up to.
 struct Episodes {
   std::map<std::string, std::vector<double>> environment;
-  std::vector<double> queue, prefill, decode, reward, wall, tokens, turns;
+  std::vector<double> calls, queue, prefill, decode, reward, wall, tokens, turns;
   double environment_total = 0;
   AuditReport* report;
 
@@ -60,10 +60,15 @@ struct Episodes {
     const std::string name = line.at("environment").get<std::string>();
     double queue_s = 0, prefill_s = 0, decode_s = 0, reward_s = 0, environment_s = 0;
     std::vector<std::pair<std::string, double>> by_tool;
+    std::vector<double> answers;
     for (const json& turn : line.at("turns")) {
-      queue_s += turn.at("queue_us").get<double>() * kMicro;
-      prefill_s += turn.at("prefill_us").get<double>() * kMicro;
-      decode_s += turn.at("decode_us").get<double>() * kMicro;
+      const double waited = turn.at("queue_us").get<double>() * kMicro;
+      const double filled = turn.at("prefill_us").get<double>() * kMicro;
+      const double decoded = turn.at("decode_us").get<double>() * kMicro;
+      queue_s += waited;
+      prefill_s += filled;
+      decode_s += decoded;
+      answers.push_back(waited + filled + decoded);
       reward_s += turn.at("reward_us").get<double>() * kMicro;
       const double step = turn.at("environment_us").get<double>() * kMicro;
       environment_s += step;
@@ -80,6 +85,7 @@ struct Episodes {
       environment[name].push_back(seconds);
       if (!tool.empty()) environment[fmt::format("{}/{}", name, tool)].push_back(seconds);
     }
+    calls.insert(calls.end(), answers.begin(), answers.end());
     queue.push_back(queue_s);
     prefill.push_back(prefill_s);
     decode.push_back(decode_s);
@@ -105,6 +111,7 @@ struct Episodes {
     }
     for (auto& [name, seconds] : environment)
       r.environment_seconds[name] = ComputePercentiles(std::move(seconds));
+    r.call_seconds = ComputePercentiles(std::move(calls));
     r.queue_seconds = ComputePercentiles(std::move(queue));
     r.prefill_seconds = ComputePercentiles(std::move(prefill));
     r.decode_seconds = ComputePercentiles(std::move(decode));

@@ -24,6 +24,8 @@ struct AuditReport {
   std::map<std::string, int64_t> outcomes;
   // Seconds, by "environment" and "environment/tool".
   std::map<std::string, Percentiles> environment_seconds;
+  // Of one answer of the policy: queue, prefill and decode together.
+  Percentiles call_seconds;
   Percentiles queue_seconds, prefill_seconds, decode_seconds, reward_seconds, episode_seconds;
   Percentiles episode_tokens, episode_turns;
   // Of the time of all episodes: queue, prefill, decode, environment, reward, other (append,

@@ -75,6 +75,8 @@ std::string FormatAudit(const AuditReport& r) {
     out += fmt::format("  {:<34}{:>8}\n", outcome, count);
   out += Header("\nseconds of a step of the environment");
   for (const auto& [name, p] : r.environment_seconds) out += Row(name, p, 3);
+  out += Header("\nseconds of a call of the policy");
+  out += Row("queue, prefill and decode", r.call_seconds, 3);
   out += Header("\nseconds of an episode");
   out += Row("queue (waiting for a slot)", r.queue_seconds, 3);
   out += Row("prefill", r.prefill_seconds, 3);
@@ -112,6 +114,7 @@ std::string AuditJson(const AuditReport& r) {
       {"steps", r.steps},
       {"outcomes", r.outcomes},
       {"environment_seconds", environment},
+      {"call_seconds", ToJson(r.call_seconds)},
       {"queue_seconds", ToJson(r.queue_seconds)},
       {"prefill_seconds", ToJson(r.prefill_seconds)},
       {"decode_seconds", ToJson(r.decode_seconds)},

@@ -86,6 +86,9 @@ TEST_F(AuditTest, SumsUpARun) {
   EXPECT_NEAR(report->padding_waste, 0.1, 1e-12);
   EXPECT_EQ(report->environment_seconds.at("calc").p50, 5);
   EXPECT_EQ(report->environment_seconds.at("calc/check").max, 10);
+  EXPECT_EQ(report->call_seconds.count, 10);
+  EXPECT_DOUBLE_EQ(report->call_seconds.p50, 0.5);
+  EXPECT_THAT(FormatAudit(*report), HasSubstr("seconds of a call of the policy"));
   EXPECT_EQ(report->staleness.max, 2);
   EXPECT_EQ(report->outcomes.at("done"), 10);
   EXPECT_NEAR(report->share.at("environment"), 55.0 / 60.0, 1e-9);
