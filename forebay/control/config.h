@@ -35,6 +35,8 @@ struct DeviceSection {
 // Devices along each axis of the learner's mesh (docs/sharding.md). All 1: one device.
 struct MeshSection {
   int64_t data = 1, fsdp = 1, expert = 1, context = 1, tensor = 1;
+  std::string attention = "auto";  // auto | ring | gather
+  std::string experts = "auto";    // auto | all_to_all | gather
 };
 
 struct EnvSection {

@@ -58,6 +58,20 @@ std::vector<Field> Fields(Config& c) {
       {"mesh.context", &c.mesh.context, "devices that split each row and the weights", 1, kMeshMax},
       {"mesh.tensor", &c.mesh.tensor, "devices that split heads, features and the vocabulary", 1,
        kMeshMax},
+      {"mesh.attention",
+       &c.mesh.attention,
+       "how a row split over context meets its keys: ring sends them around, gather puts all on "
+       "each device; auto: the ring where arithmetic hides its messages",
+       0,
+       0,
+       {"auto", "ring", "gather"}},
+      {"mesh.experts",
+       &c.mesh.experts,
+       "how tokens meet experts split over expert: all_to_all sends each to its experts, gather "
+       "sends all to all; auto: what sends less",
+       0,
+       0,
+       {"auto", "all_to_all", "gather"}},
 
       {"env.name", &c.env.name, "its name in metrics and audit"},
       {"env.kind",

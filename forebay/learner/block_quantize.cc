@@ -95,14 +95,29 @@ Value BlockScales(const RuleInput& in, const Blocks& blocks, Value x) {
   return xla::ReduceMax(Apart(all, blocks.block / blocks.piece), {-1});
 }
 
-// The number of each element of this device's part in the whole array, modulo 2^32.
-Value ElementNumbers(const RuleInput& in) {
+// The draws of a parameter's elements: the same in each layout of the layers.
+struct DrawStream {
+  uint32_t salt;  // of what a parameter is in its layer: FNV-1a of its stacked name
+  int64_t first;  // the number of its first element among those of all layers
+};
+DrawStream StreamOf(const models::ParamSpec& spec) {
+  const LayerOfName of = LayerOf(spec.name);
+  DrawStream stream{.salt = 2166136261U, .first = of.layer * spec.shape.elements()};
+  for (const char c : of.stacked_name) {
+    stream.salt = (stream.salt ^ static_cast<unsigned char>(c)) * 16777619U;
+  }
+  return stream;
+}
+
+// The number of each element of this device's part, from `first` on, modulo 2^32.
+Value ElementNumbers(const RuleInput& in, int64_t first) {
   xla::Graph& graph = *in.param.graph();
   const xla::Dims& dims = in.param.shape().dims;
+  Value numbers = xla::Constant(graph, static_cast<double>(first & 0xFFFFFFFF), DType::kU32);
   if (!in.sharded()) {
-    return xla::Reshape(xla::Iota(graph, {DType::kU32, {in.spec.shape.elements()}}, 0), dims);
+    return numbers +
+           xla::Reshape(xla::Iota(graph, {DType::kU32, {in.spec.shape.elements()}}, 0), dims);
   }
-  Value numbers;
   int64_t stride = 1;
   for (int64_t i = in.spec.shape.rank() - 1; i >= 0; --i) {
     const auto at = static_cast<size_t>(i);
@@ -111,8 +126,7 @@ Value ElementNumbers(const RuleInput& in) {
       const Value device = xla::Convert(xla::AxisIndex(graph, axes), DType::kU32);
       place = place + device * static_cast<double>(dims[at]);
     }
-    const Value term = place * static_cast<double>(stride & 0xFFFFFFFF);
-    numbers = numbers.empty() ? term : numbers + term;
+    numbers = numbers + place * static_cast<double>(stride & 0xFFFFFFFF);
     stride *= in.spec.shape.dims[at];
   }
   return numbers;
@@ -130,12 +144,13 @@ RuleOutput ApplyAdamW8bit(const RuleInput& in) {
   const Value step = m * in.correction1 / (xla::Sqrt(v * in.correction2) + in.options.epsilon);
   // Stored last: the step has the moments before they are rounded.
   xla::Graph& graph = *m.graph();
-  const Value numbers = ElementNumbers(in);
+  const DrawStream stream = StreamOf(in.spec);
+  const Value numbers = ElementNumbers(in, stream.first);
   const Value count =
       xla::Convert(in.update, DType::kU32) * xla::Constant(graph, 65536, DType::kU32);
   xla::Values state;
   for (const bool is_signed : {true, false}) {
-    const auto salt = static_cast<double>(2 * in.index + (is_signed ? 0 : 1));
+    const auto salt = static_cast<double>(stream.salt ^ (is_signed ? 0U : 1U));
     const Value draws = HashUniform(numbers, count + xla::Constant(graph, salt, DType::kU32));
     const Value x = is_signed ? m : v;
     const Value scales = BlockScales(in, blocks, x);

@@ -20,6 +20,7 @@
 #include "forebay/learner/checkpoint_writer.h"
 #include "forebay/learner/learner_testing.h"
 #include "forebay/learner/manifest.h"
+#include "forebay/learner/optimizer.h"
 #include "forebay/learner/schedule.h"
 #include "forebay/weights/safetensors.h"
 #include "forebay/weights/snapshot.h"
@@ -103,6 +104,23 @@ TEST_F(Checkpoint, RoundTripKeepsEverything) {
   EXPECT_EQ(got.seed, 77);
   EXPECT_EQ(got.config_hash, "abc");
   EXPECT_EQ(got.app_state, want.app_state);
+}
+
+TEST_F(Checkpoint, TheFormatOfTheOptimizersStateIsKnown) {
+  ASSERT_TRUE(WriteCheckpoint(folder_, Data(4), 2).ok());
+  const std::string path = folder_ + "/step_000004/manifest.json";
+  const std::string text = ReadFile(path).value();
+  const std::string key = "\"optimizer_format\": 2";
+  const size_t at = text.find(key);
+  ASSERT_NE(at, text.npos);
+  EXPECT_EQ(ParseManifest(text)->data.state.train.optimizer_format, kOptimizerStateFormat);
+  // Earlier builds did not write it; a later one may write another.
+  std::string earlier = text, later = text;
+  earlier.erase(at, key.size() + 1);
+  EXPECT_EQ(ParseManifest(earlier)->data.state.train.optimizer_format, 1);
+  later.replace(at, key.size(), "\"optimizer_format\": 3");
+  EXPECT_EQ(ParseManifest(later).status().code(), StatusCode::kDataLoss);
+  EXPECT_THAT(ParseManifest(later).status().message(), HasSubstr("optimizer_format 3"));
 }
 
 TEST_F(Checkpoint, TheBaseOfAdaptersIsWrittenOnceForAllSteps) {

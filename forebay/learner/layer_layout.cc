@@ -70,6 +70,19 @@ int64_t StackedAxes(std::string_view name) {
   return axes;
 }
 
+LayerOfName LayerOf(const std::string& name) {
+  for (size_t dot = name.find('.'); dot != name.npos; dot = name.find('.', dot + 1)) {
+    const size_t end = name.find('.', dot + 1);
+    if (end == name.npos) break;
+    const std::string part = name.substr(dot + 1, end - dot - 1);
+    if (part.empty() || part.size() > 9 || part.find_first_not_of("0123456789") != part.npos) {
+      continue;
+    }
+    return {name.substr(0, dot) + std::string(kAnyLayer) + name.substr(end + 1), std::stoll(part)};
+  }
+  return {name, 0};
+}
+
 TensorMap SplitLayers(const TensorMap& tensors) {
   TensorMap out;
   for (const auto& [name, tensor] : tensors) {

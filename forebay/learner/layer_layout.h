@@ -16,6 +16,14 @@ namespace forebay::learner {
 // How many leading axes a name stacks: 1 for "model.layers.*.x".
 int64_t StackedAxes(std::string_view name);
 
+// "model.layers.3.mlp.x" -> "model.layers.*.mlp.x" and 3; a name with no number (stacked, or of no
+// layer) -> itself and 0.
+struct LayerOfName {
+  std::string stacked_name;
+  int64_t layer = 0;
+};
+LayerOfName LayerOf(const std::string& name);
+
 // Each ".*." array as one array a layer; others are shared as they are.
 weights::TensorMap SplitLayers(const weights::TensorMap& tensors);
 

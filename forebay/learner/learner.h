@@ -34,6 +34,7 @@
 #include "forebay/learner/token_weights.h"
 #include "forebay/learner/train_programs.h"
 #include "forebay/models/model.h"
+#include "forebay/models/parallel.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/client.h"
 #include "forebay/xla/shape.h"
@@ -68,6 +69,7 @@ struct LearnerOptions {
   models::LayerLayout layout = models::LayerLayout::kPerLayer;
   xla::DType compute = xla::DType::kF32;  // of activations; weights and sums stay f32
   xla::Mesh mesh = {};                    // the devices that share a step; by default one
+  models::ParallelOptions parallel = {};  // how they share it
   bool remat = false;
   int64_t logprob_chunk = 512;  // tokens
   bool entropy_metric = true;

@@ -119,8 +119,10 @@ GradientProgramOptions GradientOptions(const LearnerOptions& options) {
           .entropy = options.entropy_metric,
           .loss = options.loss,
           .lora = options.lora,
+          .into_sum = options.layout == models::LayerLayout::kStacked,
           .compute = options.compute,
-          .mesh = options.mesh};
+          .mesh = options.mesh,
+          .parallel = options.parallel};
 }
 
 // A lease may be given little time; a device that computes is not to be called stalled for it.

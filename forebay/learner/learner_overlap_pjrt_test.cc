@@ -20,10 +20,10 @@
 #include "forebay/learner/checkpoint.h"
 #include "forebay/learner/fingerprint.h"
 #include "forebay/learner/learner.h"
+#include "forebay/learner/learner_fixture_testing.h"
 #include "forebay/learner/learner_testing.h"
 #include "forebay/learner/step_metrics.h"
 #include "forebay/weights/snapshot.h"
-#include "forebay/xla/client.h"
 
 namespace forebay::learner {
 namespace {
@@ -31,68 +31,39 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 
-constexpr int32_t kGroupSize = 4;
-
-class LearnerOverlapTest : public ::testing::Test {
+class LearnerOverlapTest : public LearnerFixture {
  protected:
-  static void SetUpTestSuite() {
-    client_ = MakeClient().release();
-    parity_ = new ParityModel(LoadParityModel(FOREBAY_SOURCE_DIR));
-  }
-  static void TearDownTestSuite() {
-    EXPECT_EQ(client_->live_buffers(), 0);
-    delete parity_;
-    delete client_;
-  }
-  ~LearnerOverlapTest() override { fs::remove_all(folder_); }
+  static void SetUpTestSuite() { StartSuite(FOREBAY_SOURCE_DIR); }
 
   // Rows of 16 tokens: a step of several micro-batches.
   static LearnerOptions Options(int64_t steps) {
-    LearnerOptions options{.steps = steps, .groups_per_step = 1, .max_staleness = 2};
-    options.schedule.learning_rate = 3e-3;
-    options.tokens_max = 16;
-    options.row_lengths = {16};
-    options.tokens_per_program = 16;
-    options.logprob_chunk = 16;
-    options.lease_deadline_s = 60;
+    LearnerOptions options = LearnerFixture::Options(steps, 16);
+    options.groups_per_step = 1;
+    options.max_staleness = 2;
     return options;
-  }
-  static std::unique_ptr<Learner> MakeLearner(const LearnerOptions& options,
-                                              LearnerState state = {}) {
-    if (state.train.params.empty()) state.train.params = parity_->tensors;
-    auto learner = Learner::Create(options, *client_, *parity_->model, state);
-    FB_CHECK(learner.ok(), learner.status().ToString());
-    return std::move(*learner);
   }
   std::unique_ptr<buffer::Buffer> OpenBuffer(int64_t committed = 0) const {
     fs::create_directories(folder_ + "/log");
-    auto buffer = buffer::Buffer::Open({.folder = folder_ + "/log",
-                                        .durability = buffer::Durability::kOs,
-                                        .group_size = kGroupSize,
-                                        .max_staleness = 2,
-                                        .segment_bytes = 1 << 20},
-                                       committed, {}, nullptr);
-    FB_CHECK(buffer.ok(), buffer.status().ToString());
-    return std::move(*buffer);
+    return LearnerFixture::OpenBuffer({.folder = folder_ + "/log",
+                                       .durability = buffer::Durability::kOs,
+                                       .group_size = kGroupSize,
+                                       .max_staleness = 2,
+                                       .segment_bytes = 1 << 20},
+                                      committed);
   }
   // The group that batch `step + 1` is, sampled by `version`.
   static void Play(buffer::Buffer& buffer, int64_t step, int64_t version) {
     for (int32_t member = 0; member < kGroupSize; ++member) {
       const bool good = member < kGroupSize / 2;
-      const auto t = RandomTrajectory(
-          {.group = step + 1, .member = member, .version = version, .reward = good ? 1.0 : 0.0});
-      FB_CHECK(buffer.Dispatch(t.id).ok(), "dispatch");
-      buffer.Append(t, Now() + FromSeconds(30),
-                    [](const Status& s) { FB_CHECK(s.ok(), s.ToString()); });
+      Append(buffer, RandomTrajectory({.group = step + 1,
+                                       .member = member,
+                                       .version = version,
+                                       .reward = good ? 1.0 : 0.0}));
     }
   }
   static bool Leased(buffer::Buffer& buffer, int64_t batch) {
     return buffer.ReadBatch(batch, 0, 1).ok();
   }
-
-  static inline xla::Client* client_ = nullptr;
-  static inline ParityModel* parity_ = nullptr;
-  std::string folder_ = MakeTestFolder();
 };
 
 TEST_F(LearnerOverlapTest, TheNextBatchIsTakenBeforeTheStepIsPublishedAndChangesNoBit) {

@@ -16,18 +16,17 @@
 
 #include "forebay/base/check.h"
 #include "forebay/base/clock.h"
-#include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/learner/checkpoint.h"
 #include "forebay/learner/checkpoint_writer.h"
 #include "forebay/learner/fingerprint.h"
+#include "forebay/learner/learner_fixture_testing.h"
 #include "forebay/learner/learner_testing.h"
 #include "forebay/learner/optimizer.h"
 #include "forebay/learner/schedule.h"
 #include "forebay/learner/step_metrics.h"
 #include "forebay/weights/snapshot.h"
-#include "forebay/xla/client.h"
 
 namespace forebay::learner {
 namespace {
@@ -39,51 +38,24 @@ using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr int32_t kGroupSize = 4;
 using RewardFn = std::function<double(int64_t group, int32_t member)>;
 
-double FirstHalfIsGood(int64_t, int32_t member) { return member < kGroupSize / 2 ? 1 : 0; }
-
-class LearnerTest : public ::testing::Test {
+class LearnerTest : public LearnerFixture {
  protected:
-  static void SetUpTestSuite() {
-    client_ = MakeClient().release();
-    parity_ = new ParityModel(LoadParityModel(FOREBAY_SOURCE_DIR));
-  }
-  static void TearDownTestSuite() {
-    EXPECT_EQ(client_->live_buffers(), 0);
-    delete parity_;
-    delete client_;
-  }
-  ~LearnerTest() override { fs::remove_all(folder_); }
+  static void SetUpTestSuite() { StartSuite(FOREBAY_SOURCE_DIR); }
+
+  static double FirstHalfIsGood(int64_t, int32_t member) { return member < kGroupSize / 2 ? 1 : 0; }
 
   static LearnerOptions Options(int64_t steps) {
-    LearnerOptions options{.steps = steps, .groups_per_step = 2, .max_staleness = 1};
+    LearnerOptions options = LearnerFixture::Options(steps, 64);
+    options.groups_per_step = 2;
+    options.max_staleness = 1;
     options.schedule = {
         .kind = ScheduleKind::kCosine, .learning_rate = 3e-3, .warmup_steps = 2, .total_steps = 8};
-    options.tokens_max = 64;
-    options.row_lengths = {64};
-    options.tokens_per_program = 64;
-    options.logprob_chunk = 64;
-    options.lease_deadline_s = 60;
     return options;
   }
   static LearnerState StartState() { return {.train = {.params = parity_->tensors}}; }
 
-  static std::unique_ptr<Learner> MakeLearner(const LearnerOptions& options,
-                                              const LearnerState& state) {
-    auto learner = Learner::Create(options, *client_, *parity_->model, state);
-    FB_CHECK(learner.ok(), learner.status().ToString());
-    return std::move(*learner);
-  }
-
-  static std::unique_ptr<buffer::Buffer> OpenBuffer(const buffer::BufferOptions& options,
-                                                    int64_t committed) {
-    buffer::Recovery recovery;
-    auto buffer = buffer::Buffer::Open(options, committed, {}, &recovery);
-    FB_CHECK(buffer.ok(), buffer.status().ToString());
-    return std::move(*buffer);
-  }
   static std::unique_ptr<buffer::Buffer> MemoryBuffer(int64_t committed = 0) {
     return OpenBuffer(
         {.durability = buffer::Durability::kMemory, .group_size = kGroupSize, .max_staleness = 1},
@@ -99,10 +71,7 @@ class LearnerTest : public ::testing::Test {
         t.id.trajectory_id = group * 64 + member + 1;
         t.id.task_id = group;
         t.rewards["r"] = reward(group, member);
-        FB_CHECK(buffer.Dispatch(t.id).ok(), "dispatch");
-        Status appended = Unavailable("no answer");
-        buffer.Append(t, Now() + FromSeconds(30), [&](Status s) { appended = std::move(s); });
-        FB_CHECK(appended.ok(), appended.ToString());
+        Append(buffer, t);
       }
     }
   }
@@ -128,10 +97,6 @@ class LearnerTest : public ::testing::Test {
     trace.status = learner.Run(buffer, hooks);
     return trace;
   }
-
-  static inline xla::Client* client_ = nullptr;
-  static inline ParityModel* parity_ = nullptr;
-  std::string folder_ = MakeTestFolder();
 };
 
 TEST_F(LearnerTest, LearnsAndPublishesEachVersionOnce) {
@@ -345,26 +310,14 @@ TEST_F(LearnerTest, D2_ABatchThatWasTrainedButNotCommittedIsTrainedAgainOnce) {
                                       .segment_bytes = 1 << 20};
   fs::create_directories(on_disk.folder);
   const auto append = [&](buffer::Buffer& buffer, int64_t step) {
-    Mutex mutex;
-    CondVar changed;
-    int done = 0;
     for (int64_t group = 2 * step; group < 2 * step + 2; ++group) {
       for (int32_t member = 0; member < kGroupSize; ++member) {
-        auto t = RandomTrajectory({.group = group,
-                                   .member = member,
-                                   .version = step,
-                                   .reward = FirstHalfIsGood(group, member)});
-        FB_CHECK(buffer.Dispatch(t.id).ok(), "dispatch");
-        buffer.Append(t, Now() + FromSeconds(30), [&](const Status& s) {
-          FB_CHECK(s.ok(), s.ToString());
-          MutexLock lock(mutex);
-          ++done;
-          changed.NotifyAll();
-        });
+        Append(buffer, RandomTrajectory({.group = group,
+                                         .member = member,
+                                         .version = step,
+                                         .reward = FirstHalfIsGood(group, member)}));
       }
     }
-    MutexLock lock(mutex);
-    while (done < 2 * kGroupSize) changed.WaitUntil(mutex, Now() + FromSeconds(30));
   };
   const auto step_once = [&](Learner& learner, buffer::Buffer& buffer) {
     const auto batch = buffer.Lease(2, learner.policy_version(), Now() + FromSeconds(30));

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "forebay/base/file.h"
@@ -158,6 +159,18 @@ TEST(Lora, TheExportIsWhatPeftReads) {
   EXPECT_EQ(config["target_modules"],
             (Strings{"model.layers.1.self_attn.q_proj", "model.layers.12.self_attn.q_proj"}));
   std::filesystem::remove_all(folder);
+}
+
+TEST(LayerLayout, ALayersNameIsTheStackedOneAndANumber) {
+  const auto layer = [](const std::string& name) {
+    const LayerOfName of = LayerOf(name);
+    return std::pair(of.stacked_name, of.layer);
+  };
+  EXPECT_EQ(layer("model.layers.12.mlp.experts.*.w"),
+            std::pair(std::string("model.layers.*.mlp.experts.*.w"), int64_t{12}));
+  for (const char* none : {"model.layers.*.mlp.w", "model.norm.weight", "x", "a..b", "lm_head.7"}) {
+    EXPECT_EQ(layer(none), std::pair(std::string(none), int64_t{0}));
+  }
 }
 
 TEST(LayerLayout, StackedAxesAreSplitAndJoined) {

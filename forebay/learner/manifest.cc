@@ -11,6 +11,7 @@
 
 #include "forebay/base/status.h"
 #include "forebay/learner/lora.h"
+#include "forebay/learner/optimizer.h"
 #include "forebay/learner/schedule.h"
 
 namespace forebay::learner {
@@ -35,6 +36,7 @@ Result<std::string> FormatManifest(const Manifest& manifest) {
       {"format", kFormat},
       {"step", data.state.step},
       {"updates", data.state.train.updates},
+      {"optimizer_format", data.state.train.optimizer_format},
       {"policy_version", data.state.policy_version},
       {"committed_batch", data.state.committed_batch},
       {"digests", {{"model", manifest.model_digest}, {"optimizer", manifest.optimizer_digest}}},
@@ -72,6 +74,13 @@ Result<Manifest> ParseManifest(std::string_view text) {
     }
     data.state.step = j.at("step").get<int64_t>();
     data.state.train.updates = j.at("updates").get<int64_t>();
+    int64_t& optimizer_format = data.state.train.optimizer_format;
+    optimizer_format = j.value("optimizer_format", int64_t{1});
+    if (optimizer_format < 1 || optimizer_format > kOptimizerStateFormat) {
+      return DataLoss(fmt::format(
+          "manifest.json has optimizer_format {}, this program reads 1 to {}: a newer one wrote it",
+          optimizer_format, kOptimizerStateFormat));
+    }
     data.state.policy_version = j.at("policy_version").get<int64_t>();
     data.state.committed_batch = j.at("committed_batch").get<int64_t>();
     manifest.model_digest = j.at("digests").at("model").get<std::string>();

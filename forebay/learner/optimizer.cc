@@ -193,8 +193,7 @@ OptimizerResult OptimizerUpdate(const OptimizerOptions& options,
                  .finite = finite,
                  .correction1 = Scalar(hyper, kBiasCorrection1),
                  .correction2 = Scalar(hyper, kBiasCorrection2),
-                 .update = {},
-                 .index = static_cast<int64_t>(i)};
+                 .update = {}};
     if (options.kind == OptimizerKind::kAdamW8bit) in.update = Scalar(hyper, kUpdateNumber);
     at += rule.slots.size();
     RuleOutput next = rule.apply(in);

@@ -72,6 +72,9 @@ int64_t HyperCount(const OptimizerOptions& options);
 std::vector<float> HyperParameters(const OptimizerOptions& options, double learning_rate,
                                    int64_t update);
 
+// Of the state's arrays on disk. 1: blocks of kAdamW8bit ran through a whole tensor, not its rows.
+inline constexpr int64_t kOptimizerStateFormat = 2;
+
 // One array of the optimizer's state.
 struct StateSpec {
   std::string slot;  // "m"

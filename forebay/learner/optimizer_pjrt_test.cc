@@ -10,19 +10,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "forebay/base/check.h"
-#include "forebay/base/rng.h"
 #include "forebay/base/status.h"
 #include "forebay/learner/block_quantize.h"
 #include "forebay/learner/learner_testing.h"
+#include "forebay/learner/optimizer_program_testing.h"
 #include "forebay/learner/optimizer_reference_testing.h"
 #include "forebay/learner/optimizer_rules.h"
-#include "forebay/learner/train_programs.h"
 #include "forebay/models/model.h"
 #include "forebay/xla/client.h"
 #include "forebay/xla/graph.h"
@@ -34,11 +31,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using xla::DType;
-using Arrays = std::vector<std::vector<float>>;
-
-constexpr OptimizerKind kAll[] = {OptimizerKind::kAdamW, OptimizerKind::kAdamW8bit,
-                                  OptimizerKind::kAdafactor, OptimizerKind::kLion,
-                                  OptimizerKind::kMuon};
 
 // A wide and a tall matrix, one that the quantized form takes (in blocks of 32), an embedding and a
 // vector without decay.
@@ -57,72 +49,11 @@ class OptimizerTest : public ::testing::Test {
     delete client_;
   }
 
-  static Arrays Random(const std::vector<models::ParamSpec>& specs, uint64_t seed, double scale) {
-    Rng rng(seed);
-    Arrays out;
-    for (const auto& spec : specs) {
-      out.emplace_back();
-      for (int64_t i = 0; i < spec.shape.elements(); ++i) {
-        out.back().push_back(static_cast<float>(scale * rng.Normal()));
-      }
-    }
-    return out;
-  }
-
-  // The apply program with its state on the device.
-  class Device {
-   public:
+  // On one device.
+  struct Device : OptimizerProgram {
     Device(const OptimizerOptions& options, std::vector<models::ParamSpec> specs,
-           const Arrays& params)
-        : options_(options), specs_(std::move(specs)) {
-      const auto program = TraceApply(specs_, options_);
-      FB_CHECK(program.ok(), program.status().ToString());
-      program_ = client_->Compile(*program).value();
-      for (size_t i = 0; i < specs_.size(); ++i) {
-        buffers_.push_back(client_->FromVector(params[i], specs_[i].shape).value());
-      }
-      for (const StateSpec& s : OptimizerStateSpecs(options_, specs_)) {
-        const std::vector<std::byte> zeros(static_cast<size_t>(s.shape.bytes()));
-        buffers_.push_back(client_->FromHost(zeros, s.shape).value());
-      }
-    }
-    // Returns the gradient's norm.
-    float Step(const Arrays& gradients, double rate) {
-      std::vector<xla::Buffer> inputs;
-      for (size_t i = 0; i < specs_.size(); ++i) {
-        inputs.push_back(client_->FromVector(gradients[i], specs_[i].shape).value());
-      }
-      inputs.push_back(client_
-                           ->FromVector(HyperParameters(options_, rate, ++updates_),
-                                        {DType::kF32, {HyperCount(options_)}})
-                           .value());
-      std::vector<xla::Buffer*> arguments;
-      for (auto& buffer : buffers_) arguments.push_back(&buffer);
-      for (auto& buffer : inputs) arguments.push_back(&buffer);
-      auto results = program_->Execute(arguments);
-      FB_CHECK(results.ok(), results.status().ToString());
-      buffers_ = std::move(*results);
-      const float norm = buffers_.back().ToVector<float>().value()[0];
-      buffers_.pop_back();
-      return norm;
-    }
-    std::vector<float> Param(size_t i) const { return buffers_[i].ToVector<float>().value(); }
-    // All bytes: parameters and state.
-    std::vector<std::vector<std::byte>> Bits() const {
-      std::vector<std::vector<std::byte>> out;
-      for (const auto& buffer : buffers_) {
-        out.emplace_back(static_cast<size_t>(buffer.shape().bytes()));
-        FB_CHECK(buffer.ToHost(out.back()).ok(), "copy");
-      }
-      return out;
-    }
-
-   private:
-    OptimizerOptions options_;
-    std::vector<models::ParamSpec> specs_;
-    std::shared_ptr<xla::Executable> program_;
-    std::vector<xla::Buffer> buffers_;  // parameters, then state
-    int64_t updates_ = 0;
+           const FloatArrays& params)
+        : OptimizerProgram(*client_, options, std::move(specs), params) {}
   };
 
   static OptimizerOptions Options(OptimizerKind kind) {
@@ -138,13 +69,13 @@ class OptimizerTest : public ::testing::Test {
 };
 
 TEST_F(OptimizerTest, EachMatchesThePlainReferenceOverSixSteps) {
-  for (const OptimizerKind kind : kAll) {
+  for (const OptimizerKind kind : kAllOptimizers) {
     const OptimizerOptions options = Options(kind);
-    const Arrays params = Random(kSpecs, 1, 0.5);
+    const FloatArrays params = RandomArrays(kSpecs, 1, 0.5);
     Device device(options, kSpecs, params);
     ReferenceOptimizer reference(options, kSpecs, params);
     for (uint64_t step = 0; step < 6; ++step) {
-      const Arrays gradients = Random(kSpecs, 10 + step, step % 2 == 0 ? 1 : 0.01);
+      const FloatArrays gradients = RandomArrays(kSpecs, 10 + step, step % 2 == 0 ? 1 : 0.01);
       const double rate = 1e-2 / static_cast<double>(step + 1);
       const float norm = device.Step(gradients, rate);
       EXPECT_NEAR(norm, reference.Step(gradients, rate), 1e-4 * norm);
@@ -168,22 +99,22 @@ TEST_F(OptimizerTest, EachMatchesThePlainReferenceOverSixSteps) {
 }
 
 TEST_F(OptimizerTest, ANonFiniteGradientChangesNoBit) {
-  for (const OptimizerKind kind : kAll) {
-    Device device(Options(kind), kSpecs, Random(kSpecs, 1, 0.5));
-    device.Step(Random(kSpecs, 2, 1), 1e-2);
-    const auto before = device.Bits();
-    Arrays broken = Random(kSpecs, 3, 1);
+  for (const OptimizerKind kind : kAllOptimizers) {
+    Device device(Options(kind), kSpecs, RandomArrays(kSpecs, 1, 0.5));
+    device.Step(RandomArrays(kSpecs, 2, 1), 1e-2);
+    const auto before = device.Save();
+    FloatArrays broken = RandomArrays(kSpecs, 3, 1);
     broken[3][17] = std::numeric_limits<float>::quiet_NaN();
     EXPECT_FALSE(std::isfinite(device.Step(broken, 1e-2)));
-    EXPECT_EQ(device.Bits(), before) << OptimizerKindName(kind);
+    EXPECT_EQ(device.Save(), before) << OptimizerKindName(kind);
   }
 }
 
 TEST_F(OptimizerTest, T4_ZeroLearningRateKeepsTheWeightsBitForBit) {
-  for (const OptimizerKind kind : kAll) {
-    const Arrays params = Random(kSpecs, 1, 0.5);
+  for (const OptimizerKind kind : kAllOptimizers) {
+    const FloatArrays params = RandomArrays(kSpecs, 1, 0.5);
     Device device(Options(kind), kSpecs, params);
-    for (uint64_t step = 0; step < 3; ++step) device.Step(Random(kSpecs, 2 + step, 1), 0);
+    for (uint64_t step = 0; step < 3; ++step) device.Step(RandomArrays(kSpecs, 2 + step, 1), 0);
     for (size_t i = 0; i < kSpecs.size(); ++i) {
       EXPECT_EQ(device.Param(i), params[i]) << OptimizerKindName(kind);
     }
@@ -199,23 +130,23 @@ TEST_F(OptimizerTest, StackedLayersAreUpdatedLikeLayersApart) {
   const std::vector<models::ParamSpec> stacked = {
       {.name = "model.layers.*.mlp.up_proj.weight", .shape = {DType::kF32, {2, 9, 6}}},
       {.name = "model.layers.*.norm.weight", .shape = {DType::kF32, {2, 6}}, .decay = false}};
-  const auto join = [](const Arrays& a) {
-    Arrays out = {a[0], a[2]};
+  const auto join = [](const FloatArrays& a) {
+    FloatArrays out = {a[0], a[2]};
     out[0].insert(out[0].end(), a[1].begin(), a[1].end());
     out[1].insert(out[1].end(), a[3].begin(), a[3].end());
     return out;
   };
-  for (const OptimizerKind kind : kAll) {
-    const Arrays params = Random(apart, 1, 0.5);
+  for (const OptimizerKind kind : kAllOptimizers) {
+    const FloatArrays params = RandomArrays(apart, 1, 0.5);
     Device one(Options(kind), apart, params), other(Options(kind), stacked, join(params));
     for (uint64_t step = 0; step < 4; ++step) {
       // Layers of different size, so that a statistic over both would show.
-      Arrays gradients = Random(apart, 5 + step, 1);
+      FloatArrays gradients = RandomArrays(apart, 5 + step, 1);
       for (float& g : gradients[1]) g *= 100;
       one.Step(gradients, 1e-2);
       other.Step(join(gradients), 1e-2);
     }
-    const Arrays want = join({one.Param(0), one.Param(1), one.Param(2), one.Param(3)});
+    const FloatArrays want = join({one.Param(0), one.Param(1), one.Param(2), one.Param(3)});
     for (size_t i = 0; i < 2; ++i) {
       const auto got = other.Param(i);
       for (size_t k = 0; k < got.size(); ++k) {
@@ -225,13 +156,63 @@ TEST_F(OptimizerTest, StackedLayersAreUpdatedLikeLayersApart) {
   }
 }
 
+// The random numbers of a tensor are those of its name and layer, however layers are laid out.
+TEST_F(OptimizerTest, EightBitCodesDoNotDependOnTheLayoutOfTheLayers) {
+  const std::string before = "model.layers.", after = ".mlp.experts.*.up_proj.weight";
+  const std::vector<models::ParamSpec> stacked = {
+      {.name = "model.embed_tokens.weight", .shape = {DType::kF32, {64, 64}}},
+      {.name = before + "*" + after, .shape = {DType::kF32, {3, 2, 64, 64}}}};
+  std::vector<models::ParamSpec> apart = {
+      {.name = before + "0" + after, .shape = {DType::kF32, {2, 64, 64}}},
+      {.name = before + "1" + after, .shape = {DType::kF32, {2, 64, 64}}},
+      {.name = before + "2" + after, .shape = {DType::kF32, {2, 64, 64}}},
+      stacked[0]};
+  const auto join = [](const FloatArrays& a) {
+    FloatArrays out = {a[3], a[0]};
+    for (const size_t layer : {1, 2}) out[1].insert(out[1].end(), a[layer].begin(), a[layer].end());
+    return out;
+  };
+  OptimizerOptions options = Options(OptimizerKind::kAdamW8bit);
+  options.grad_clip = 0;  // the norm is summed in another order
+  const FloatArrays params = RandomArrays(apart, 1, 0.5);
+  Device one(options, apart, params), other(options, stacked, join(params));
+  for (uint64_t step = 0; step < 4; ++step) {
+    const FloatArrays gradients = RandomArrays(apart, 5 + step, 1);
+    one.Step(gradients, 1e-2);
+    other.Step(join(gradients), 1e-2);
+  }
+  const ByteArrays a = one.Save(), b = other.Save();
+  // After the parameters: m8, m8_scale, v8, v8_scale of each.
+  int64_t differ = 0, all = 0;
+  for (const size_t slot : {0, 2}) {
+    std::vector<std::byte> codes;
+    for (size_t layer = 0; layer < 3; ++layer) {
+      const auto& part = a[4 + 4 * layer + slot];
+      codes.insert(codes.end(), part.begin(), part.end());
+    }
+    const auto& want = b[2 + 4 + slot];
+    ASSERT_EQ(codes.size(), want.size());
+    for (size_t i = 0; i < codes.size(); ++i) differ += codes[i] == want[i] ? 0 : 1;
+    all += static_cast<int64_t>(codes.size());
+  }
+  EXPECT_LT(differ, all / 1000);  // a moment on the edge of its draw
+  // Two layers with the same values have other draws.
+  FloatArrays alike = RandomArrays(apart, 9, 1);
+  alike[1] = alike[0];
+  Device twins(options, apart, alike);
+  twins.Step(alike, 1e-2);
+  EXPECT_NE(twins.Save()[4], twins.Save()[8]);
+}
+
 TEST_F(OptimizerTest, OrthogonalizeBringsSingularValuesNearOne) {
   for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{16, 8}, {8, 16}, {8, 8}}) {
     xla::Graph graph("orthogonalize");
     const xla::Value x = graph.Parameter({DType::kF32, {rows, columns}}, "x");
     const auto program = graph.Finish(std::vector{Orthogonalize(x)});
     ASSERT_TRUE(program.ok()) << program.status().ToString();
-    const Arrays data = Random({{.name = "x", .shape = {DType::kF32, {rows, columns}}}}, 3, 10);
+    const std::vector<models::ParamSpec> one = {
+        {.name = "x", .shape = {DType::kF32, {rows, columns}}}};
+    const FloatArrays data = RandomArrays(one, 3, 10);
     auto buffer = client_->FromVector(data[0], {DType::kF32, {rows, columns}});
     std::vector<xla::Buffer*> arguments = {&*buffer};
     const auto results = client_->Compile(*program).value()->Execute(arguments);
@@ -308,7 +289,7 @@ TEST(Optimizer, StateTakesWhatTheDocumentationSays) {
 }
 
 TEST(Optimizer, NamesAndBadNumbers) {
-  for (const OptimizerKind kind : kAll) {
+  for (const OptimizerKind kind : kAllOptimizers) {
     EXPECT_EQ(ParseOptimizerKind(OptimizerKindName(kind)), kind);
   }
   EXPECT_EQ(ParseOptimizerKind("sgd"), std::nullopt);

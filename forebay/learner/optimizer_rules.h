@@ -25,7 +25,6 @@ struct RuleInput {
   xla::Value finite;
   xla::Value correction1, correction2;  // scalars of HyperSlot
   xla::Value update;                    // scalar of kUpdateNumber; empty without it
-  int64_t index;                        // of the parameter
 
   bool sharded() const { return mesh.size() > 1; }
   // The mesh axes over which dimensions first ... last of the parameter are split (negative ones

@@ -7,21 +7,17 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "forebay/base/check.h"
-#include "forebay/base/rng.h"
 #include "forebay/base/status.h"
 #include "forebay/learner/optimizer.h"
+#include "forebay/learner/optimizer_program_testing.h"
 #include "forebay/learner/train_programs.h"
 #include "forebay/models/model.h"
 #include "forebay/xla/client.h"
 #include "forebay/xla/shape.h"
-#include "forebay/xla/sharded_buffer.h"
 #include "forebay/xla/sharding.h"
 
 namespace forebay::learner {
@@ -30,13 +26,6 @@ namespace {
 using ::testing::HasSubstr;
 using xla::Axes;
 using xla::DType;
-using Arrays = std::vector<std::vector<float>>;
-using Bytes = std::vector<std::vector<std::byte>>;
-
-constexpr OptimizerKind kAll[] = {OptimizerKind::kAdamW, OptimizerKind::kAdamW8bit,
-                                  OptimizerKind::kAdafactor, OptimizerKind::kLion,
-                                  OptimizerKind::kMuon};
-
 // As models/weight_map.cc splits them. The embedding's blocks of 32 are cut where its rows of 96
 // come in two parts; q_proj in four parts has 9 columns, which do not divide once more.
 std::vector<models::ParamSpec> Specs() {
@@ -69,18 +58,6 @@ xla::Mesh MeshOf(const xla::MeshSizes& s) {
   return xla::Mesh::Create(s, s.data * s.fsdp * s.expert * s.context * s.tensor).value();
 }
 
-Arrays Random(const std::vector<models::ParamSpec>& specs, uint64_t seed, double scale) {
-  Rng rng(seed);
-  Arrays out;
-  for (const auto& spec : specs) {
-    out.emplace_back();
-    for (int64_t i = 0; i < spec.shape.elements(); ++i) {
-      out.back().push_back(static_cast<float>(scale * rng.Normal()));
-    }
-  }
-  return out;
-}
-
 class ShardedOptimizer : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -94,94 +71,25 @@ class ShardedOptimizer : public ::testing::Test {
     delete client_;
   }
 
-  // The apply program over a mesh, with its state on the devices.
+  // Over a mesh, from the same parameters and with the same gradients for a seed.
   class Run {
    public:
     Run(OptimizerKind kind, const xla::MeshSizes& sizes)
-        : options_{.kind = kind,
-                   .beta2 = 0.97,
-                   .epsilon = 1e-4,
-                   .weight_decay = 0.1,
-                   .grad_clip = 30},
-          mesh_(MeshOf(sizes)),
-          specs_(Specs()),
-          states_(OptimizerStateSpecs(options_, specs_, mesh_)) {
-      const auto program = TraceApply(specs_, options_, mesh_);
-      FB_CHECK(program.ok(), program.status().ToString());
-      program_ = client_->Compile(*program).value();
-      const Arrays params = Random(specs_, 1, 0.5);
-      for (size_t i = 0; i < specs_.size(); ++i) {
-        buffers_.push_back(Split(params[i], specs_[i].shape, specs_[i].partition));
-      }
-      for (const StateSpec& s : states_) {
-        const std::vector<std::byte> zeros(static_cast<size_t>(s.shape.bytes()));
-        buffers_.push_back(Place(zeros, s.shape, s.partition));
-      }
-    }
+        : program_(
+              *client_,
+              {.kind = kind, .beta2 = 0.97, .epsilon = 1e-4, .weight_decay = 0.1, .grad_clip = 30},
+              Specs(), RandomArrays(Specs(), 1, 0.5), MeshOf(sizes)) {}
 
     // Returns the gradient's norm.
     float Step(uint64_t seed) {
-      const Arrays gradients = Random(specs_, seed, seed % 2 == 0 ? 1 : 0.1);
-      std::vector<xla::Buffer> inputs;
-      for (size_t i = 0; i < specs_.size(); ++i) {
-        inputs.push_back(Split(gradients[i], specs_[i].shape, specs_[i].partition));
-      }
-      inputs.push_back(Split(HyperParameters(options_, 1e-2, ++updates_),
-                             {DType::kF32, {HyperCount(options_)}}, {}));
-      std::vector<xla::Buffer*> arguments;
-      for (auto& buffer : buffers_) arguments.push_back(&buffer);
-      for (auto& buffer : inputs) arguments.push_back(&buffer);
-      auto results = program_->Execute(arguments);
-      FB_CHECK(results.ok(), results.status().ToString());
-      buffers_ = std::move(*results);
-      const float norm = buffers_.back().ToVector<float>().value()[0];
-      buffers_.pop_back();
-      return norm;
+      return program_.Step(RandomArrays(Specs(), seed, seed % 2 == 0 ? 1 : 0.1), 1e-2);
     }
-
-    std::vector<float> Param(size_t i) const { return buffers_[i].ToVector<float>().value(); }
-    // Whole arrays: parameters, then state.
-    Bytes Save() const {
-      Bytes out;
-      for (const auto& buffer : buffers_) {
-        out.emplace_back(static_cast<size_t>(buffer.shape().bytes()));
-        FB_CHECK(buffer.ToHost(out.back()).ok(), "copy");
-      }
-      return out;
-    }
-    void Load(const Bytes& saved, int64_t updates) {
-      for (size_t i = 0; i < buffers_.size(); ++i) {
-        const bool is_param = i < specs_.size();
-        const size_t s = i - (is_param ? 0 : specs_.size());
-        buffers_[i] = Place(saved[i], is_param ? specs_[i].shape : states_[s].shape,
-                            is_param ? specs_[i].partition : states_[s].partition);
-      }
-      updates_ = updates;
-    }
+    std::vector<float> Param(size_t i) const { return program_.Param(i); }
+    ByteArrays Save() const { return program_.Save(); }
+    void Load(const ByteArrays& saved, int64_t updates) { program_.Load(saved, updates); }
 
    private:
-    xla::Buffer Place(const std::vector<std::byte>& bytes, const xla::Shape& shape,
-                      const xla::PartitionSpec& partition) const {
-      const bool one = mesh_.size() == 1;
-      const xla::Sharding sharding =
-          one ? xla::Sharding{} : xla::Sharding{.mesh = mesh_, .spec = partition};
-      auto buffer = xla::SplitFromHost(*client_, bytes, shape, sharding);
-      FB_CHECK(buffer.ok(), buffer.status().ToString());
-      return std::move(*buffer);
-    }
-    xla::Buffer Split(const std::vector<float>& values, const xla::Shape& shape,
-                      const xla::PartitionSpec& partition) const {
-      const auto bytes = std::as_bytes(std::span(values));
-      return Place({bytes.begin(), bytes.end()}, shape, partition);
-    }
-
-    OptimizerOptions options_;
-    xla::Mesh mesh_;
-    std::vector<models::ParamSpec> specs_;
-    std::vector<StateSpec> states_;
-    std::shared_ptr<xla::Executable> program_;
-    std::vector<xla::Buffer> buffers_;  // parameters, then state
-    int64_t updates_ = 0;
+    OptimizerProgram program_;
   };
 
   // The share of elements of all parameters that are not equal to rounding, and the largest
@@ -210,7 +118,7 @@ const std::vector<xla::MeshSizes> kMeshes = {{.fsdp = 2},
                                              {.fsdp = 2, .expert = 2, .context = 2}};
 
 TEST_F(ShardedOptimizer, EachGivesWhatOneDeviceGives) {
-  for (const OptimizerKind kind : kAll) {
+  for (const OptimizerKind kind : kAllOptimizers) {
     Run one(kind, {});
     float norm = 0;
     for (uint64_t step = 0; step < 4; ++step) norm = one.Step(10 + step);
@@ -234,10 +142,10 @@ TEST_F(ShardedOptimizer, EachGivesWhatOneDeviceGives) {
 }
 
 TEST_F(ShardedOptimizer, StateSavedOnOneMeshIsTheSameOnAnother) {
-  for (const OptimizerKind kind : kAll) {
+  for (const OptimizerKind kind : kAllOptimizers) {
     Run first(kind, {.fsdp = 2, .expert = 2, .context = 2});
     for (uint64_t step = 0; step < 2; ++step) first.Step(20 + step);
-    const Bytes saved = first.Save();
+    const ByteArrays saved = first.Save();
     for (const xla::MeshSizes& sizes : {xla::MeshSizes{}, xla::MeshSizes{.fsdp = 2, .tensor = 2}}) {
       Run second(kind, sizes);
       second.Load(saved, 2);

@@ -74,10 +74,12 @@ class ShardedStep : public testing::Test {
     delete model_;
   }
 
+  // Gradients are added to their sum, but on one device afterwards.
   static TrainStepOptions Options(const xla::MeshSizes& sizes) {
     const int64_t devices = sizes.data * sizes.fsdp * sizes.expert * sizes.context * sizes.tensor;
     return {.gradient = {.layout = models::LayerLayout::kStacked,
                          .logprob_chunk = 8,
+                         .into_sum = devices > 1,
                          .mesh = xla::Mesh::Create(sizes, devices).value()},
             .optimizer = {.weight_decay = 0.1},
             .buckets = {kShape}};
@@ -157,7 +159,7 @@ TEST_F(ShardedStep, EveryOptimizerEqualsOneDevice) {
     TrainStepOptions options = Options({});
     options.optimizer.kind = kind;
     const auto one = TrainStep::Create(*client_, *model_, options, {.params = *weights_}).value();
-    options.gradient.mesh = Options({.fsdp = 2, .tensor = 2}).gradient.mesh;
+    options.gradient = Options({.fsdp = 2, .tensor = 2}).gradient;
     const auto many = TrainStep::Create(*client_, *model_, options, {.params = *weights_}).value();
     for (int i = 0; i < 2; ++i) {
       ASSERT_TRUE(one->Run(batches, 1e-3).ok());

@@ -66,12 +66,12 @@ PolicyLossValues SumOverDevices(PolicyLossValues own) {
               xla::Select(is_maximum, xla::PMax(own.metrics, axes), xla::Psum(own.metrics, axes))};
 }
 
-// The first `count` parameters donate their memory to the results at the same place.
-std::vector<xla::Alias> Donations(size_t count) {
+// `count` parameters from `first` on donate their memory to the first results.
+std::vector<xla::Alias> Donations(size_t count, size_t first = 0) {
   std::vector<xla::Alias> aliases;
   aliases.reserve(count);
   for (size_t i = 0; i < count; ++i) {
-    aliases.push_back({static_cast<int>(i), static_cast<int>(i)});
+    aliases.push_back({static_cast<int>(first + i), static_cast<int>(i)});
   }
   return aliases;
 }
@@ -86,7 +86,7 @@ namespace {
 PolicyLossValues LossOf(const models::Model& model, const GradientProgramOptions& options,
                         const models::ParamValues& params, Value ints, Value floats) {
   xla::Graph& graph = *ints.graph();
-  const models::Parallel parallel(options.mesh.size() > 1);
+  const models::Parallel parallel(options.mesh.size() > 1, options.parallel);
   const int64_t rows = ints.dim(1), length = ints.dim(2);
   const xla::Dims dims_BT = {rows, length};
   const xla::Dims dims_N = {rows * length};
@@ -96,6 +96,7 @@ PolicyLossValues LossOf(const models::Model& model, const GradientProgramOptions
                                          .positions_BT = Plane(ints, kPositions, dims_BT)},
                                         {.layout = options.layout,
                                          .remat = options.remat,
+                                         .host_kernels = options.host_kernels,
                                          .compute = options.compute,
                                          .parallel = parallel});
   const Value weights_N = Plane(floats, kWeights, dims_N);
@@ -132,15 +133,20 @@ Result<xla::Program> TraceGradient(const models::Model& model,
   if (options.lora.rank > 0) {
     FB_ASSIGN_OR_RETURN(adapter_specs, LoraSpecs(specs, options.lora));
   }
+  const auto& trained = adapter_specs.empty() ? specs : adapter_specs;
+  const size_t sums = options.into_sum ? trained.size() : 0;
   Values xs = Parameters(graph, specs, "");
   Append(Parameters(graph, adapter_specs, ""), &xs);
+  const size_t sums_at = xs.size();
+  if (sums > 0) Append(Parameters(graph, trained, "sum:"), &xs);
   xs.push_back(graph.Parameter({DType::kS32, {kIntPlanes, shape.rows, shape.length}}, "ints"));
   xs.push_back(graph.Parameter({DType::kF32, {kFloatPlanes, shape.rows, shape.length}}, "floats"));
   std::vector<xla::PartitionSpec> in, out;
   AddPartitions(specs, &in);
   AddPartitions(adapter_specs, &in);
+  if (sums > 0) AddPartitions(trained, &in);
   in.insert(in.end(), 2, PlanesPartition());
-  AddPartitions(adapter_specs.empty() ? specs : adapter_specs, &out);
+  AddPartitions(trained, &out);
   out.emplace_back();
 
   const auto body = [&](std::span<const Value> own) {
@@ -153,18 +159,34 @@ Result<xla::Program> TraceGradient(const models::Model& model,
     const PolicyLossValues loss =
         LossOf(model, options, named, own[own.size() - 2], own[own.size() - 1]);
     if (!graph.status().ok()) return Values(out.size(), graph.Fail("see the first error"));
-    Values results = xla::Gradients(loss.loss, adapters.empty() ? params : adapters);
+    const auto wrt = adapters.empty() ? params : adapters;
+    Values results = sums > 0 ? xla::AddGradients(loss.loss, wrt, own.subspan(sums_at, sums))
+                              : xla::Gradients(loss.loss, wrt);
     results.push_back(loss.metrics);
     return results;
   };
   const Values results = OverMesh(options.mesh, in, out, body, xs);
   FB_RETURN_IF_ERROR(graph.status());
-  return graph.Finish(results);
+  return graph.Finish(results, Donations(sums, sums_at));
 }
 
 xla::PartitionSpec PlanesPartition() {
   const xla::PartitionSpec rows = models::RowsPartition();
   return {xla::Axes(), rows.dim(0), rows.dim(1)};
+}
+
+Result<xla::Program> TraceZeros(std::span<const models::ParamSpec> specs, const xla::Mesh& mesh) {
+  xla::Graph graph("zeros");
+  std::vector<xla::PartitionSpec> partitions;
+  AddPartitions(specs, &partitions);
+  return graph.Finish(OverMesh(
+      mesh, partitions, partitions,
+      [](std::span<const Value> own) {
+        Values zeros;
+        for (const Value& x : own) zeros.push_back(xla::ZerosLike(x));
+        return zeros;
+      },
+      Parameters(graph, specs, "")));
 }
 
 Result<xla::Program> TraceAccumulate(std::span<const models::ParamSpec> specs,

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -66,10 +67,15 @@ std::vector<models::ParamSpec> StateArrays(const OptimizerOptions& options,
   return out;
 }
 
+TrainStepOptions For(const xla::Client& client, TrainStepOptions options) {
+  options.gradient.host_kernels = client.calls_host_kernels();
+  return options;
+}
+
 class TrainStepImpl final : public TrainStep {
  public:
   TrainStepImpl(xla::Client& client, const models::Model& model, TrainStepOptions options)
-      : client_(client), model_(model), options_(std::move(options)) {}
+      : client_(client), model_(model), options_(For(client, std::move(options))) {}
 
   Status Upload(const TrainState& state) {
     FB_RETURN_IF_ERROR(ValidateOptimizer(options_.optimizer));
@@ -91,11 +97,7 @@ class TrainStepImpl final : public TrainStep {
     if (state.optimizer.empty()) {
       FB_RETURN_IF_ERROR(state_.UploadZeros(client_, mesh()));
     } else {
-      FB_ASSIGN_OR_RETURN(
-          const TensorMap tensors,
-          JoinLayers(state.optimizer, state_.specs,
-                     fmt::format("the optimizer's state (for learner.optimizer = \"{}\")",
-                                 OptimizerKindName(options_.optimizer.kind))));
+      FB_ASSIGN_OR_RETURN(const TensorMap tensors, OptimizerTensors(state));
       FB_RETURN_IF_ERROR(state_.Upload(client_, mesh(), tensors));
     }
     updates_ = state.updates;
@@ -107,8 +109,13 @@ class TrainStepImpl final : public TrainStep {
       return InvalidArgument("a learner needs at least one row shape to compile");
     }
     FB_RETURN_IF_ERROR(CompileShapes(options_.buckets));
-    FB_ASSIGN_OR_RETURN(const xla::Program accumulate, TraceAccumulate(trained().specs, mesh()));
-    FB_ASSIGN_OR_RETURN(accumulate_, CompileOne(accumulate));
+    if (into_sum()) {
+      FB_ASSIGN_OR_RETURN(const xla::Program zeros, TraceZeros(trained().specs, mesh()));
+      FB_ASSIGN_OR_RETURN(zeros_, CompileOne(zeros));
+    } else {
+      FB_ASSIGN_OR_RETURN(const xla::Program accumulate, TraceAccumulate(trained().specs, mesh()));
+      FB_ASSIGN_OR_RETURN(accumulate_, CompileOne(accumulate));
+    }
     FB_ASSIGN_OR_RETURN(const xla::Program apply,
                         TraceApply(trained().specs, options_.optimizer, mesh()));
     FB_ASSIGN_OR_RETURN(apply_, CompileOne(apply));
@@ -222,6 +229,7 @@ class TrainStepImpl final : public TrainStep {
 
   Result<GradientValues> Gradients(const MicroBatch& batch) override {
     Waiting one;
+    FB_RETURN_IF_ERROR(StartSum(&one));
     FB_ASSIGN_OR_RETURN(const Buffers results, RunGradient(batch, &one));
     FB_ASSIGN_OR_RETURN(const auto metrics, results.back().ToVector<float>());
     GradientValues values;
@@ -297,6 +305,7 @@ class TrainStepImpl final : public TrainStep {
   }
 
   const xla::Mesh& mesh() const { return options_.gradient.mesh; }
+  bool into_sum() const { return options_.gradient.into_sum; }
   bool lora() const { return options_.gradient.lora.rank > 0; }
   // What gradients are of, and what the optimizer updates.
   DeviceArrays& trained() { return lora() ? adapters_ : params_; }
@@ -304,6 +313,19 @@ class TrainStepImpl final : public TrainStep {
   Result<TensorMap> Adapters(const TensorMap& given) const {
     if (given.empty()) return InitialAdapters(adapters_.specs, options_.adapter_seed);
     return JoinLayers(given, adapters_.specs, "the checkpoint's set of LoRA adapters");
+  }
+
+  Result<TensorMap> OptimizerTensors(const TrainState& state) const {
+    const std::string_view kind = OptimizerKindName(options_.optimizer.kind);
+    Result<TensorMap> tensors =
+        JoinLayers(state.optimizer, state_.specs,
+                   fmt::format("the optimizer's state (for learner.optimizer = \"{}\")", kind));
+    if (tensors.ok() || state.optimizer_format == kOptimizerStateFormat) return tensors;
+    return InvalidArgument(fmt::format(
+        "{}. The checkpoint's optimizer state has format {}, of an earlier build; this one has "
+        "format {}, which differs for adamw_8bit. Its weights are good: export the run and start a "
+        "new one from the model",
+        tensors.status().message(), state.optimizer_format, kOptimizerStateFormat));
   }
 
   xla::Sharding Whole() const { return {.mesh = mesh(), .spec = {}}; }
@@ -322,10 +344,11 @@ class TrainStepImpl final : public TrainStep {
   Status TryAddGradients(std::span<const MicroBatch> batches) {
     if (!running_) FB_RETURN_IF_ERROR(CheckWhole());
     for (const MicroBatch& batch : batches) {
+      FB_RETURN_IF_ERROR(StartSum(&waiting_));
       FB_ASSIGN_OR_RETURN(Buffers gradients, RunGradient(batch, &waiting_));
       waiting_.metrics.push_back(std::move(gradients.back()));
       gradients.pop_back();
-      if (waiting_.sum.empty()) {
+      if (into_sum() || waiting_.sum.empty()) {
         waiting_.sum = std::move(gradients);
         continue;
       }
@@ -338,7 +361,17 @@ class TrainStepImpl final : public TrainStep {
     return OkStatus();
   }
 
-  // Gradients of one micro-batch, then its metrics.
+  // With into_sum the first gradients are added to zeros.
+  Status StartSum(Waiting* waiting) {
+    if (!into_sum() || !waiting->sum.empty()) return OkStatus();
+    Arguments arguments;
+    trained().AppendTo(&arguments);
+    FB_ASSIGN_OR_RETURN(waiting->sum, zeros_->Execute(arguments));
+    return Watch(waiting->sum.back()).status();
+  }
+
+  // Gradients of one micro-batch (with into_sum: added to waiting->sum, which is donated), then its
+  // metrics.
   Result<Buffers> RunGradient(const MicroBatch& batch, Waiting* waiting) {
     auto program = Gradient(batch.shape);
     FB_CHECK(program != nullptr,
@@ -358,6 +391,7 @@ class TrainStepImpl final : public TrainStep {
     Arguments arguments;
     params_.AppendTo(&arguments);
     adapters_.AppendTo(&arguments);
+    if (into_sum()) Append(waiting->sum, &arguments);
     arguments.push_back(&ints);
     arguments.push_back(&floats);
     FB_ASSIGN_OR_RETURN(Buffers results, program->Execute(arguments));
@@ -382,7 +416,8 @@ class TrainStepImpl final : public TrainStep {
   const TrainStepOptions options_;
   mutable Mutex mutex_;
   std::vector<ShapeProgram> gradient_ FB_GUARDED_BY(mutex_);
-  std::shared_ptr<xla::Executable> accumulate_, apply_, merge_;
+  std::shared_ptr<xla::Executable> zeros_, accumulate_;  // with into_sum one, without it the other
+  std::shared_ptr<xla::Executable> apply_, merge_;
   DeviceArrays params_, adapters_, state_;
   Buffers merged_;  // with adapters: of the newest update, until they were copied
   Waiting waiting_;

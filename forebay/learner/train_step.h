@@ -34,7 +34,8 @@ struct TrainState {
   weights::TensorMap params;     // with adapters: the base model's, which never change
   weights::TensorMap adapters;   // empty: new ones, if the options want any
   weights::TensorMap optimizer;  // "m.NAME", ... (OptimizerStateSpecs); empty: zeros
-  int64_t updates = 0;           // optimizer updates behind the state
+  int64_t optimizer_format = kOptimizerStateFormat;  // of a checkpoint of an earlier build: less
+  int64_t updates = 0;                               // optimizer updates behind the state
 };
 
 // Sums over the loss tokens of any number of micro-batches; means are formed once, from the sums.

@@ -12,6 +12,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,6 +30,7 @@
 namespace forebay::learner {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr BucketShape kApart{3, 64};
@@ -188,6 +190,70 @@ TEST_F(TrainStepTest, AccumulationEqualsTheBigBatch) {
   EXPECT_LT(RelativeGap(b->optimizer, a->optimizer), kGradientTolerance);
 }
 
+// Stacked layers: one program adds to what the one before left.
+class IntoSumTest : public TrainStepTest {
+ protected:
+  static std::unique_ptr<TrainStep> Stacked(bool into_sum) {
+    const TrainStepOptions options{.gradient = {.layout = models::LayerLayout::kStacked,
+                                                .logprob_chunk = 48,
+                                                .loss = {.is_cap = 0},
+                                                .into_sum = into_sum},
+                                   .optimizer = {.weight_decay = 0.1},
+                                   .buckets = {kApart, kOne}};
+    auto step = TrainStep::Create(*client_, *parity_->model, options, {.params = parity_->tensors});
+    FB_CHECK(step.ok(), step.status().ToString());
+    return std::move(*step);
+  }
+  static std::vector<MicroBatch> Parts() {
+    std::vector<MicroBatch> parts;
+    for (int32_t i = 0; i < 3; ++i) {
+      parts.push_back(ReferenceBatch(kOne, {{{i, 0}}}, ReferenceSequences()));
+    }
+    return parts;
+  }
+};
+
+TEST_F(IntoSumTest, GradientsAddedToTheirSumAreThoseAddedAfterwards) {
+  const auto afterwards = Stacked(false), added = Stacked(true), again = Stacked(true);
+  EXPECT_EQ(added->programs(), afterwards->programs());  // one compilation a shape
+  const auto want = afterwards->Gradients(Apart()), got = added->Gradients(Apart());
+  ASSERT_TRUE(want.ok() && got.ok());
+  EXPECT_LT(RelativeGap(got->gradients, want->gradients), 1e-6);
+  for (int i = 0; i < 2; ++i) {
+    const auto a = afterwards->Run(Parts(), 1e-3), b = added->Run(Parts(), 1e-3),
+               c = again->Run(Parts(), 1e-3);
+    ASSERT_TRUE(a.ok() && b.ok() && c.ok());
+    EXPECT_NEAR(b->grad_norm, a->grad_norm, 1e-5 * a->grad_norm);
+    EXPECT_EQ(b->grad_norm, c->grad_norm);
+    if (i > 0) continue;
+    // The moments: see AccumulationEqualsTheBigBatch.
+    EXPECT_LT(RelativeGap(added->State()->optimizer, afterwards->State()->optimizer), 1e-5);
+  }
+  EXPECT_EQ(weights::Digest(Params(*added)), weights::Digest(Params(*again)));
+  EXPECT_EQ(weights::Digest(added->State()->optimizer), weights::Digest(again->State()->optimizer));
+}
+
+TEST_F(IntoSumTest, NothingOfGradientsThatWereDroppedIsInTheNextOnes) {
+  const auto whole = Stacked(true), disturbed = Stacked(true);
+  const int64_t before = client_->live_buffers();
+  ASSERT_TRUE(disturbed->AddGradients(Parts()).ok());
+  EXPECT_GT(client_->live_buffers(), before);
+  disturbed->DropGradients();
+  EXPECT_EQ(client_->live_buffers(), before);
+  ASSERT_TRUE(whole->Run(Parts(), 1e-3).ok());
+  ASSERT_TRUE(disturbed->Run(Parts(), 1e-3).ok());
+  EXPECT_EQ(weights::Digest(Params(*whole)), weights::Digest(Params(*disturbed)));
+  // While an update is under way the sum is with it, and the next gradients have their own.
+  ASSERT_TRUE(disturbed->AddGradients(Parts()).ok());
+  ASSERT_TRUE(disturbed->StartUpdate(1e-3).ok());
+  ASSERT_TRUE(disturbed->AddGradients(Parts()).ok());
+  ASSERT_TRUE(disturbed->FinishUpdate().ok());
+  ASSERT_TRUE(disturbed->StartUpdate(1e-3).ok());
+  ASSERT_TRUE(disturbed->FinishUpdate().ok());
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(whole->Run(Parts(), 1e-3).ok());
+  EXPECT_EQ(weights::Digest(Params(*whole)), weights::Digest(Params(*disturbed)));
+}
+
 // AdamW in double precision.
 struct HostAdamW {
   std::map<std::string, std::vector<double>> p, m, v;
@@ -309,6 +375,41 @@ TEST_F(TrainStepTest, T2_LogprobsUseTheSamplingTemperature) {
   EXPECT_LT(got.sums.slots[kGapMax], 2e-4);
   EXPECT_NEAR(got.sums.PerToken(kRatioSum), 1, 1e-4);
   EXPECT_NEAR(got.sums.PerToken(kKlSum), 0, 1e-6);
+}
+
+// Blocks of adamw_8bit ran through a whole tensor before: nothing of that is misread.
+TEST_F(TrainStepTest, AnOptimizerStateOfAnEarlierFormatIsRefusedWithWhatToDo) {
+  const TrainStepOptions options{.gradient = {.logprob_chunk = 48},
+                                 .optimizer = {.kind = OptimizerKind::kAdamW8bit},
+                                 .buckets = {kOne}};
+  const auto step =
+      TrainStep::Create(*client_, *parity_->model, options, {.params = parity_->tensors});
+  ASSERT_TRUE(step.ok()) << step.status().ToString();
+  TrainState state = (*step)->State().value();
+  state.params = parity_->tensors;
+  EXPECT_EQ(state.optimizer_format, kOptimizerStateFormat);
+  int64_t blocks = 0;
+  for (auto& [name, tensor] : state.optimizer) {
+    if (!name.starts_with("m8.") && !name.starts_with("v8.")) continue;
+    std::span<std::byte> bytes;
+    const int64_t elements = tensor.shape().elements();
+    ASSERT_EQ(elements % 256, 0);
+    if (tensor.shape().dims.back() == 256) continue;
+    tensor = weights::HostTensor::Allocate({tensor.shape().dtype, {elements / 256, 256}}, &bytes);
+    ++blocks;
+  }
+  ASSERT_GT(blocks, 0);
+  state.optimizer_format = 1;
+  const auto old = TrainStep::Create(*client_, *parity_->model, options, state);
+  ASSERT_FALSE(old.ok());
+  EXPECT_EQ(old.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(old.status().message(),
+              AllOf(HasSubstr("m8."), HasSubstr("format 1"), HasSubstr("export the run")));
+  // What did not change goes on, of whatever format.
+  TrainState adam{.params = parity_->tensors, .optimizer_format = 1};
+  const auto plain = Create({});
+  adam.optimizer = plain->State()->optimizer;
+  EXPECT_TRUE(TrainStep::Create(*client_, *parity_->model, {.buckets = {kOne}}, adam).ok());
 }
 
 TEST_F(TrainStepTest, AStateThatDoesNotFitTheModelIsRefusedByName) {
