@@ -20,6 +20,7 @@ namespace {
 
 bool IsModel(const std::string& path) {
   std::error_code ignored;
+  if (std::filesystem::exists(path + "/config.toml", ignored)) return false;
   return path.ends_with(".gguf") ? std::filesystem::is_regular_file(path, ignored)
                                  : std::filesystem::exists(path + "/config.json", ignored);
 }
@@ -38,9 +39,9 @@ Status ExportModel(const ExportCommand& command) {
 }  // namespace
 
 Status Export(const ExportCommand& command) {
+  if (IsModel(command.run)) return ExportModel(command);
   Result<control::Config> config = control::LoadConfig(command.run + "/config.toml", {});
   if (config.status().code() == StatusCode::kNotFound) {
-    if (IsModel(command.run)) return ExportModel(command);
     return NotFound("'" + command.run + "' holds no run (it has no config.toml)");
   }
   FB_RETURN_IF_ERROR(config.status());
