@@ -57,6 +57,7 @@ class Vllm {
 
   std::atomic<bool> raw = false;      // tells the same log-probabilities at every temperature
   std::atomic<bool> hangs = false;    // generates until the client goes away
+  std::atomic<bool> paused = false;   // as a run that was killed may leave it
   std::atomic<bool> garbage = false;  // generates tokens without log-probabilities
   std::atomic<bool> sick = false;     // /health is answered with 500
   std::atomic<bool> refuses_weights = false;
@@ -106,7 +107,7 @@ class Vllm {
     } else if (path == "/inference/v1/generate") {
       most_running = std::max<int>(most_running, ++running);
       exchange.OnDisconnect([this] { ++gone; });
-      while (hangs && !exchange.disconnected()) {
+      while ((hangs || paused) && !exchange.disconnected()) {
         auto sleep = server_->thread().loop().SleepUntil(Now() + milliseconds(1));
         co_await sleep;
       }
@@ -119,6 +120,8 @@ class Vllm {
       const std::string folder = ask["kwargs"]["weights_path"];
       reloadable_ = std::filesystem::exists(folder + "/model.safetensors") &&
                     std::filesystem::exists(folder + "/config.json");
+    } else if (path == "/resume") {
+      paused = false;
     } else if (path == "/update_weight_version") {
       if (reloadable_) version = ask["new_version"];
     } else if (path == "/weight_info") {
@@ -344,6 +347,15 @@ TEST_F(HttpEngineTest, NewWeightsAreReloadedByEveryServerInItsOrder) {
                                  "/update_weight_version", "/resume", "/weight_info"));
   (*engine)->Shutdown();
   EXPECT_FALSE(std::filesystem::exists(options_.weights_folder));
+}
+
+TEST_F(HttpEngineTest, AServerThatAKilledRunLeftPausedIsRoused) {
+  Vllm server;
+  server.paused = true;
+  options_.reload = true;
+  const auto engine = Make({&server});
+  ASSERT_TRUE(engine.ok()) << engine.status().ToString();
+  EXPECT_TRUE(Ask(**engine).get().ok());
 }
 
 TEST_F(HttpEngineTest, ARunningRequestKeepsItsWeights) {

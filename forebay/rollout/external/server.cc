@@ -116,6 +116,11 @@ Task<Result<ServerFacts>> Server::Examine(TimePoint deadline) {
   Task<Status> checking = CheckHealth(deadline);
   const Status health = co_await std::move(checking);
   if (!health.ok()) co_return health;
+  // A server that we give weights is ours alone: nobody else can have paused it for long.
+  for (const Ask& ask : options_.reload ? wire_.Rouse() : std::vector<Ask>()) {
+    Task<Result<std::string>> sending = Send(ask, deadline, "");
+    const Result<std::string> ignored = co_await std::move(sending);  // Probe tells
+  }
   ServerFacts facts;
   if (const Ask ask = wire_.Model(); !ask.target.empty()) {
     Task<Result<std::string>> sending = Send(ask, deadline, "");

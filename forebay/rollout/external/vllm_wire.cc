@@ -141,6 +141,10 @@ class VllmWire final : public Wire {
 
   Ask Model() const override { return {.method = "GET", .target = "/v1/models"}; }
 
+  std::vector<Ask> Rouse() const override {
+    return {{.target = "/wake_up"}, {.target = "/resume"}};
+  }
+
   std::vector<ReloadStep> Reload(const std::string& folder, int64_t version) const override {
     const std::string label = std::to_string(version);
     const Json reload = {{"method", "reload_weights"}, {"kwargs", {{"weights_path", folder}}}};

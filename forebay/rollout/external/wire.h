@@ -52,6 +52,9 @@ class Wire {
   virtual Ask Health() const { return {.method = "GET", .target = "/health"}; }
   // What tells digest and context; a target of "" where there is nothing.
   virtual Ask Model() const { return {.method = "GET", .target = ""}; }
+  // What makes a server answer again that sleeps, or that was paused by a run that was killed while
+  // it gave it weights.
+  virtual std::vector<Ask> Rouse() const { return {}; }
   // Empty: it cannot take new weights.
   virtual std::vector<ReloadStep> Reload(const std::string& folder, int64_t version) const = 0;
   // What to start the server with so that it can be asked to generate, and so that it tells
