@@ -53,7 +53,7 @@ class OptimizerTest : public ::testing::Test {
   struct Device : OptimizerProgram {
     Device(const OptimizerOptions& options, std::vector<models::ParamSpec> specs,
            const FloatArrays& params)
-        : OptimizerProgram(*client_, options, std::move(specs), params) {}
+        : OptimizerProgram(*OptimizerTest::client_, options, std::move(specs), params) {}
   };
 
   static OptimizerOptions Options(OptimizerKind kind) {
