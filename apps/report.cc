@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,18 @@ std::string FormatEval(std::string_view when, const EvalResult& e) {
     out += fmt::format("  {} {:.3f}", component, reward);
   if (e.failed > 0) out += fmt::format("  ({} failed)", e.failed);
   return out + fmt::format("  in {:.0f} s\n", e.seconds);
+}
+
+// How the reward of the batches moved: the mean of the first and of the last few.
+std::string FormatTraining(std::span<const double> rewards) {
+  constexpr size_t kWindow = 4;
+  if (rewards.size() < 2) return {};
+  const size_t count = std::min(kWindow, rewards.size() / 2);
+  const auto mean = [count](std::span<const double> part) {
+    return std::accumulate(part.begin(), part.end(), 0.0) / static_cast<double>(count);
+  };
+  return fmt::format("reward in training    {:.3f} in the first {} steps, {:.3f} in the last\n",
+                     mean(rewards.first(count)), count, mean(rewards.last(count)));
 }
 
 nlohmann::json EvalJson(const std::optional<EvalResult>& e) {
@@ -69,6 +82,7 @@ std::string FormatReport(const RunReport& r) {
     if (r.before) out += FormatEval("before", *r.before);
     if (r.after) out += FormatEval("after", *r.after);
   }
+  out += FormatTraining(r.step_rewards);
   out += fmt::format(
       "learner busy          {:.1f} % of the time; dispatch gaps {:.1f} % of its steps\n"
       "trained               {:.0f} tok/s; sampled {:.0f} tok/s\n"
@@ -88,6 +102,7 @@ std::string FormatReport(const RunReport& r) {
     out += fmt::format("quarantined tasks     {}{}\n", fmt::join(shown, ", "),
                        count > kShown ? fmt::format(" and {} more", count - kShown) : "");
   }
+  if (!r.run.empty()) out += fmt::format("report                {}/report.json\n", r.run);
   if (!r.checkpoint.empty()) {
     out += fmt::format("checkpoint            {}\n", r.checkpoint);
     out += fmt::format("next                  forebay export {} FOLDER; forebay audit {}\n", r.run,
