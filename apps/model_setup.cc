@@ -81,8 +81,7 @@ weights::ModelFiles TinyFiles(const control::Config& config) {
 
 }  // namespace
 
-Result<std::unique_ptr<models::Model>> ReadModel(const control::Config& config,
-                                                 std::string* config_json) {
+Result<std::unique_ptr<models::Model>> ReadModel(const control::Config& config) {
   std::string text;
   if (IsTiny(config)) {
     text = TinyFiles(config).config_json;
@@ -91,7 +90,6 @@ Result<std::unique_ptr<models::Model>> ReadModel(const control::Config& config,
   }
   FB_ASSIGN_OR_RETURN(std::unique_ptr<models::Model> model, models::Model::Create(text));
   FB_RETURN_IF_ERROR(CheckMesh(config, *model));
-  if (config_json != nullptr) *config_json = std::move(text);
   return model;
 }
 

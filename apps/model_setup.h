@@ -23,10 +23,8 @@ struct LoadedModel {
   std::string bos_token, eos_token;      // by text, as the chat template calls them; "" if none
 };
 
-// The model alone, without reading weights, and checked against the learner's mesh. `config_json`
-// (may be null) becomes its config.json.
-Result<std::unique_ptr<models::Model>> ReadModel(const control::Config& config,
-                                                 std::string* config_json = nullptr);
+// The model alone, without reading weights, and checked against the learner's mesh.
+Result<std::unique_ptr<models::Model>> ReadModel(const control::Config& config);
 
 // Reads model.path (or makes a tiny: model from run.seed). Blocks. Errors name the file; those of
 // ReadModel come before weights are read.

@@ -26,8 +26,8 @@
 #include "forebay/learner/micro_batch.h"
 #include "forebay/learner/optimizer.h"
 #include "forebay/learner/train_programs.h"
+#include "forebay/models/active_parameters.h"
 #include "forebay/models/model.h"
-#include "forebay/models/weight_map.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/sharding.h"
 #include "forebay/xla/topology.h"
@@ -43,26 +43,6 @@ double AttentionFlops(const models::ModelConfig& c, learner::BucketShape shape) 
          static_cast<double>(c.head_dim);
 }
 
-// Parameters that multiply each token: not an embedding that is only looked up, and of the experts
-// only those that a token goes to.
-struct Active {
-  double all = 0, experts = 0;
-};
-Active ActiveParameters(const models::Model& model, const std::vector<models::ParamSpec>& specs,
-                        const std::string& config_json) {
-  const auto config = nlohmann::json::parse(config_json, nullptr, /*allow_exceptions=*/false);
-  const double share = config.value("num_experts_per_tok", 1.0) / config.value("num_experts", 1.0);
-  Active active;
-  for (const models::ParamSpec& spec : specs) {
-    if (spec.name == models::kEmbedName && !model.config().tied_embedding) continue;
-    const bool expert = spec.name.find(".experts.") != std::string::npos;
-    const double count = static_cast<double>(spec.shape.elements()) * (expert ? share : 1);
-    active.all += count;
-    if (expert) active.experts += count;
-  }
-  return active;
-}
-
 Result<PlannedProgram> Compile(xla::Topology& topology, std::string name,
                                const Result<xla::Program>& program) {
   if (!program.ok()) return program.status();
@@ -70,14 +50,15 @@ Result<PlannedProgram> Compile(xla::Topology& topology, std::string name,
   return PlannedProgram{.name = std::move(name), .compiled = stats, .traced = program->cost};
 }
 
-// "gradient for 2 row shapes (1 x 256, 1 x 512), accumulate, apply".
+// "gradient for 2 row shapes (1 x 256, 1 x 512), zeros, apply".
 std::string ProgramNames(const Plan& plan) {
   std::string shapes;
   for (const learner::BucketShape shape : plan.shapes) {
     shapes += fmt::format("{}{} x {}", shapes.empty() ? "" : ", ", shape.rows, shape.length);
   }
-  return fmt::format("gradient for {} row shape{} ({}), accumulate, apply{}{}", plan.shapes.size(),
-                     plan.shapes.size() == 1 ? "" : "s", shapes, plan.lora ? ", merge" : "",
+  return fmt::format("gradient for {} row shape{} ({}), {}, apply{}{}", plan.shapes.size(),
+                     plan.shapes.size() == 1 ? "" : "s", shapes,
+                     plan.into_sum ? "zeros" : "accumulate", plan.lora ? ", merge" : "",
                      plan.adaptive ? "; better shapes may take their place in the background" : "");
 }
 
@@ -111,8 +92,7 @@ int64_t Plan::ProgramCount() const {
 
 Result<Plan> MakePlan(const control::Config& config, const std::string& topology_name,
                       const std::string& compiler) {
-  std::string config_json;
-  FB_ASSIGN_OR_RETURN(const auto model, ReadModel(config, &config_json));
+  FB_ASSIGN_OR_RETURN(const auto model, ReadModel(config));
   FB_ASSIGN_OR_RETURN(const std::string path, xla::FindTpuCompiler(compiler));
   FB_ASSIGN_OR_RETURN(const std::unique_ptr<xla::Topology> topology,
                       xla::Topology::Create({.plugin_path = path, .name = topology_name}));
@@ -131,13 +111,14 @@ Result<Plan> MakePlan(const control::Config& config, const std::string& topology
   plan.lora = options.lora.rank > 0;
   learner::GradientProgramOptions gradient = learner::GradientOptions(options);
   gradient.mesh = plan.mesh;
+  plan.into_sum = gradient.into_sum;
   const auto specs = model->Params(gradient.layout);
   for (const models::ParamSpec& spec : specs) plan.parameters += spec.shape.elements();
   auto trained = specs;
   if (plan.lora) {
     FB_ASSIGN_OR_RETURN(trained, learner::LoraSpecs(specs, options.lora));
   }
-  const Active active = ActiveParameters(*model, specs, config_json);
+  const models::ActiveParameters active = models::CountActiveParameters(*model);
   FB_ASSIGN_OR_RETURN(PlannedProgram step,
                       Compile(*topology, "gradient " + plan.shape.ToString(),
                               learner::TraceGradient(*model, gradient, plan.shape)));
@@ -147,16 +128,19 @@ Result<Plan> MakePlan(const control::Config& config, const std::string& topology
 
   const auto bytes = [](int64_t n) { return static_cast<double>(n); };
   const double gradients = bytes(step.compiled.memory.output_bytes);
+  const double params =
+      bytes(step.compiled.memory.argument_bytes) - (plan.into_sum ? gradients : 0);
   // What adapters stand beside; they themselves are as large as their gradients.
-  const double frozen = plan.lora ? bytes(step.compiled.memory.argument_bytes) - gradients : 0;
+  const double frozen = plan.lora ? params - gradients : 0;
   plan.resident_bytes = bytes(apply.compiled.memory.argument_bytes) - gradients + frozen;
-  const double state = plan.resident_bytes - bytes(step.compiled.memory.argument_bytes);
+  const double state = plan.resident_bytes - params;
   // In the next step's first gradients the weights that adapters were merged into are still there,
   // until they are published.
   const double running = bytes(step.compiled.total_bytes()) + state + frozen;
   plan.one_program_bytes = std::max(running, bytes(apply.compiled.total_bytes()) + frozen);
-  // From the second micro-batch of a step on, the sum of the gradients before lies beside its own.
-  plan.peak_bytes = std::max(plan.one_program_bytes, running + gradients);
+  // From the second micro-batch of a step on, the sum of the gradients before lies beside its own,
+  // unless they are added to it.
+  plan.peak_bytes = std::max(plan.one_program_bytes, running + (plan.into_sum ? 0 : gradients));
 
   const double attention = AttentionFlops(model->config(), plan.shape);
   const auto tokens = static_cast<double>(plan.shape.tokens());
@@ -197,11 +181,15 @@ std::string FormatPlan(const Plan& plan) {
                         gb(p.compiled.memory.alias_bytes), gb(p.compiled.memory.temp_bytes),
                         p.compiled.compile_seconds);
   }
+  const std::string steps = plan.into_sum
+                                ? "however many programs a step takes"
+                                : fmt::format(
+                                      "in a step of one program, {:.2f} GB where the gradients of "
+                                      "several are summed",
+                                      plan.peak_bytes / kGb);
   text += fmt::format(
-      "\nmemory      {:.2f} GB a chip in a step of one program, {:.2f} GB where the gradients of "
-      "several are "
-      "summed\n            ({:.2f} GB weights and optimizer state)\n",
-      plan.one_program_bytes / kGb, plan.peak_bytes / kGb, plan.resident_bytes / kGb);
+      "\nmemory      {:.2f} GB a chip {}\n            ({:.2f} GB weights and optimizer state)\n",
+      plan.one_program_bytes / kGb, steps, plan.resident_bytes / kGb);
   if (plan.chip) {
     text += fmt::format("            {:.0f} GB are there: it {}\n", plan.chip->memory_bytes / kGb,
                         plan.peak_bytes <= plan.chip->memory_bytes ? "fits" : "does NOT fit");

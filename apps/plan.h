@@ -37,8 +37,9 @@ struct Plan {
   std::vector<PlannedProgram> programs;
   // Of each chip: weights and optimizer state.
   double resident_bytes = 0;
+  bool into_sum = false;  // learner::GradientProgramOptions
   // With what the program that needs most adds to them: in a step that one program takes, and in
-  // one whose gradients are summed.
+  // one whose gradients are summed (the same with into_sum).
   double one_program_bytes = 0, peak_bytes = 0;
   // Of one step of one micro-batch over all chips: 6 a parameter that acts on a token and token,
   // and attention (arXiv 2204.02311, appendix B); what is recomputed does not count.

@@ -14,6 +14,7 @@
 #include "forebay/learner/schedule.h"
 #include "forebay/learner/token_weights.h"
 #include "forebay/models/model.h"
+#include "forebay/models/parallel.h"
 #include "forebay/rollout/xla_engine.h"
 #include "forebay/xla/shape.h"
 #include "forebay/xla/sharding.h"
@@ -22,6 +23,17 @@ namespace forebay::apps {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
+
+// Its choices were checked (control/config_schema.cc).
+models::ParallelOptions MakeParallelOptions(const control::MeshSection& mesh) {
+  using models::ContextAttention, models::ExpertTraffic;
+  models::ParallelOptions o;
+  if (mesh.attention == "ring") o.context_attention = ContextAttention::kRing;
+  if (mesh.attention == "gather") o.context_attention = ContextAttention::kGather;
+  if (mesh.experts == "all_to_all") o.expert_traffic = ExpertTraffic::kAllToAll;
+  if (mesh.experts == "gather") o.expert_traffic = ExpertTraffic::kGather;
+  return o;
+}
 
 }  // namespace
 
@@ -78,6 +90,7 @@ learner::LearnerOptions MakeLearnerOptions(const control::Config& config,
       sizes, sizes.data * sizes.fsdp * sizes.expert * sizes.context * sizes.tensor);
   FB_CHECK(mesh.ok(), "the configuration's mesh has few enough devices");
   o.mesh = *mesh;
+  o.parallel = MakeParallelOptions(config.mesh);
   o.logprob_chunk = l.logprob_chunk;
   o.lease_deadline_s = l.lease_deadline_s;
   o.checkpoint_folder = checkpoint_folder;
