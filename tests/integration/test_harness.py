@@ -234,17 +234,23 @@ class HarnessTest(ForebayTest):
             played = {name.replace("played", "began") for name in self.said("played")}
             return [episode for name, episode in self.said("began").items() if name not in played]
 
+        def wait(process: subprocess.Popen, condition) -> None:
+            deadline = time.monotonic() + 300
+            while not condition():
+                self.assertIsNone(process.poll(), process.returncode)
+                self.assertLess(time.monotonic(), deadline, condition.__name__)
+                time.sleep(0.01)
+
         process = start(config, "--run", self.run_folder)
         dead = []
         for _ in range(kills):
             steps_before, began_before = len(self.lines("metrics.jsonl")), len(self.said("began"))
-            deadline = time.monotonic() + 300
-            # It has got on since the last kill, and episodes are running.
-            while (len(self.lines("metrics.jsonl")) <= steps_before or len(self.said("began")) < began_before + 6 or
-                   len([episode for episode in in_the_middle() if episode not in dead]) < 2):
-                self.assertIsNone(process.poll(), process.returncode)
-                self.assertLess(time.monotonic(), deadline, "no progress")
-                time.sleep(0.005)
+
+            def in_the_middle_of_two() -> bool:  # and it has got on since the last kill
+                return (len(self.lines("metrics.jsonl")) > steps_before and len(self.said("began")) >= began_before + 6 and
+                        len([episode for episode in in_the_middle() if episode not in dead]) >= 2)
+
+            wait(process, in_the_middle_of_two)
             process.kill()
             process.wait()
             cut = [episode for episode in in_the_middle() if episode not in dead]
@@ -254,15 +260,16 @@ class HarnessTest(ForebayTest):
                     self.addCleanup(lambda pid=pid: alive(pid) and os.kill(pid, signal.SIGKILL))
             self.ends([pid for episode in cut for pid in episode["pids"]])
 
-            began = set(self.said("began"))
+            urls = {episode["url"] for episode in self.said("began").values()}
             process = start("--resume", self.run_folder)
-            while not (fresh := [episode for name, episode in self.said("began").items() if name not in began]):
-                self.assertIsNone(process.poll(), process.returncode)
-                self.assertLess(time.monotonic(), deadline, "no episode after the resume")
-                time.sleep(0.005)
+
+            def new_episodes() -> list:
+                return [episode for episode in self.said("began").values() if episode["url"] not in urls]
+
+            wait(process, new_episodes)
             # The key of an episode that has died opens nothing in the run that goes on.
             for episode in dead:
-                self.assertEqual(self.status_of_call(fresh[0]["url"], episode["key"]), 401)
+                self.assertEqual(self.status_of_call(new_episodes()[0]["url"], episode["key"]), 401)
         _, error = process.communicate(timeout=300)
         self.assertEqual(process.returncode, 0, error)
         self.assertGreaterEqual(len(dead), 2 * kills - 1)
