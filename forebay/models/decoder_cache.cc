@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "forebay/models/attention.h"
+#include "forebay/models/decode_attention.h"
 #include "forebay/models/decoder.h"
 #include "forebay/models/layers.h"
 #include "forebay/models/model.h"
@@ -41,7 +42,11 @@ Value Decoder::RunCachedLayers(const ParamValues& params, const Step& step, Valu
   std::vector<RopeTables> ropes;
   ropes.reserve(spec_.rotations.size());
   for (const Rotation& rotation : spec_.rotations) {
-    ropes.push_back(MakeRopeTables(step.positions_N, rotation));
+    // Behind a barrier, or XLA computes the angles again in each layer's fusions.
+    const RopeTables tables = MakeRopeTables(step.positions_N, rotation);
+    const Value both[] = {tables.cos_NH, tables.sin_NH};
+    const Values kept = xla::OptimizationBarrier(both);
+    ropes.push_back({.cos_NH = kept[0], .sin_NH = kept[1]});
   }
   const int64_t dim = config().head_dim;
   for (size_t layer = 0; layer < spec_.kinds.size(); ++layer) {
@@ -135,6 +140,9 @@ Value Decoder::Decode(const ParamValues& params, Value tokens_S, Value positions
                       },
                   .attend =
                       [&](Value query_SAH, Value keys, Value values, const ScoreOptions& scores) {
+                        if (CanAttendOnHost(query_SAH, keys)) {
+                          return HostDecodeAttention(query_SAH, keys, values, positions_S, scores);
+                        }
                         return DecodeAttention(query_SAH, xla::Slice(keys, 2, 0, context),
                                                xla::Slice(values, 2, 0, context),
                                                xla::Max(positions_S, zero), scores);

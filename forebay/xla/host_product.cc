@@ -18,4 +18,6 @@ int64_t HostProductRows(const Client& client, DType dtype) {
 
 void UseHostProducts(Graph& graph, int64_t rows_max) { graph.impl().host_product_rows = rows_max; }
 
+bool UsesHostKernels(Graph& graph) { return graph.impl().host_product_rows > 0; }
+
 }  // namespace forebay::xla

@@ -18,5 +18,8 @@ int64_t HostProductRows(const Client& client, DType dtype);
 // `rows_max`, is a host kernel in this graph, and so without a gradient. Sums are f32 as before, in
 // another order; a row's bits do not depend on the others. 0: no longer.
 void UseHostProducts(Graph& graph, int64_t rows_max);
+// Whether it was called with more than 0: the graph is for a client that calls host kernels, and
+// for no gradient.
+bool UsesHostKernels(Graph& graph);
 
 }  // namespace forebay::xla
