@@ -194,7 +194,7 @@ Result<nlohmann::ordered_json> PublishBench(const BenchOptions& options) {
 
   nlohmann::ordered_json fields;
   fields["ms_in_process"] = Summarize(taken).median;
-  fields["ms_socket"] = nullptr;  // there is no transport to other machines yet
+  fields["ms_socket"] = nullptr;  // no engine of another process takes weights over a socket yet
   fields["engine_stall_ms"] = Summarize(stalls).median;
   fields["decode_step_ms"] = Summarize(steps).median;
   fields["stall_in_decode_steps"] = Summarize(stalls).median / Summarize(steps).median;

@@ -35,6 +35,7 @@
 #include "forebay/rollout/xla_engine.h"
 #include "forebay/xla/client.h"
 #include "forebay/xla/graph.h"
+#include "forebay/xla/host_product.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
 
@@ -275,9 +276,9 @@ Status Rollout::Measure(int64_t streams) {
   const std::string name = fmt::format("w{}", streams);
   options_.Say(fmt::format("{} streams", streams));
   FB_ASSIGN_OR_RETURN(const auto f32, MakeEngine(streams, DType::kF32));
-  // XLA's CPU backend has no fast product of one bf16 row.
+  // XLA's CPU backend has no fast product of one bf16 row; where the engine brings its own, it has.
   std::unique_ptr<rollout::Engine> bf16;
-  if (streams > 1) {
+  if (streams > 1 || xla::HostProductRows(*client_, DType::kBF16) > 0) {
     FB_ASSIGN_OR_RETURN(bf16, MakeEngine(streams, DType::kBF16));
   }
   std::vector<double> f32_rates, bf16_rates;
