@@ -37,7 +37,7 @@ class ExternalTest(ForebayTest):
                   "run.steps=2", "learner.groups_per_step=1", "learner.group_size=4", f"learner.row_lengths=[{CONTEXT}]",
                   f"learner.tokens_per_program={2 * CONTEXT}", "eval.tasks=0", *sets]
         arguments = [word for value in values for word in ("--set", value)]
-        return self.train(SOURCE / "examples/external_vllm.toml", *arguments)
+        return self.train(SOURCE / "examples/external_vllm.toml", "--overwrite", *arguments)
 
     def test_a_run_on_a_server(self):
         done = self.train_example(self.serve(self.model))
@@ -45,8 +45,9 @@ class ExternalTest(ForebayTest):
         report = self.report()
         self.assertTrue(report["ledger_balanced"])
         # Every token has the version that the server's weights have, however far the learner is.
-        versions = {run["policy_version"] for line in self.lines("trajectories.jsonl") for run in line.get("versions", [])}
-        self.assertLessEqual(versions, {0})
+        lines = self.lines("trajectories.jsonl")
+        self.assertEqual({(line["min_version"], line["max_version"]) for line in lines}, {(0, 0)})
+        self.assertGreaterEqual(len(lines), 8)
 
     def test_a_server_with_other_weights(self):
         copy = self.folder / "copy"
@@ -61,7 +62,7 @@ class ExternalTest(ForebayTest):
                             "run.seed=9")
         self.assertEqual(done.returncode, 0, done.stderr)
         done = self.train_example(self.serve(self.folder / "second"), "run.steps=1")
-        self.assert_fails(done, 5, "serves other weights")
+        self.assert_fails(done, 2, "serves other weights")
 
     def test_what_cannot_be_trained_is_said_before_anything_runs(self):
         done = self.train_example("http://127.0.0.1:1", "run.steps=9")
