@@ -1,190 +1,27 @@
 // Tiles: a block of queries against a block of keys, forward and backward. Private to
-// attention/host; a template of the kind of processor, see vectors.h.
-//
-// Legend: m queries and n keys of a tile, G query heads of a key head, H head size. Rows of a tile
-// are M = G * m, head by head, rounded up to whole kRows; H is rounded up to whole vectors, and so
-// are keys. What is rounded up is zero or never read.
+// attention/host; a template of the kind of processor, see vectors.h. The legend is that of
+// tile_memory.h.
 #pragma once
 
 #include <cstdint>
 
 #include "forebay/models/attention/host/problem.h"
+#include "forebay/models/attention/host/tile_memory.h"
 #include "forebay/models/attention/host/vectors.h"
 
 namespace forebay::models::attention::host {
 
 template <class Cpu>
 class Tiles {
+  using M = TileMemory<Cpu>;
   using V = Vectors<Cpu>;
   using F = typename V::F;
   using I = typename V::I;
-  static constexpr int64_t kLanes = Cpu::kLanes, kRows = Cpu::kRows;
-  // Rows of scores: all keys, and kRows - 1 more that transposed products run over.
-  static constexpr int64_t kScoreRow = (kKeysMax + kRows - 1 + kLanes - 1) / kLanes * kLanes;
-  static constexpr int64_t kKeyRows = (kKeysMax + kRows - 1) / kRows * kRows;
+  using Scratch = typename M::Scratch;
+  using Call = typename M::Call;
+  static constexpr int64_t kLanes = M::kLanes, kRows = M::kRows, kScoreRow = M::kScoreRow,
+                           kKeyRows = M::kKeyRows;
   static constexpr float kLowest = -1e30F;  // below any score; finite, as inf - inf is NaN
-
-  static int64_t RoundUp(int64_t x, int64_t step) { return (x + step - 1) / step * step; }
-
-  // Where things lie in the scratch memory of a thread.
-  struct Scratch {
-    Scratch(const Problem& p, int64_t queries_max, float* memory)
-        : width(RoundUp(p.head_dim, kLanes)), rows(RoundUp(p.group * queries_max, kRows)) {
-      float* at = memory;
-      const auto take = [&](int64_t floats) {
-        float* taken = at;
-        at += RoundUp(floats, 16);
-        return taken;
-      };
-      key_across = take(width * kScoreRow);
-      value_across = take(width * kScoreRow);
-      key = take(kKeyRows * width);
-      value = take(kKeyRows * width);
-      query = take(rows * width);
-      d_out = take(rows * width);
-      sums = d_out;  // forward only
-      d_query = take(rows * width);
-      d_key = take(kKeyRows * width);
-      d_value = take(kKeyRows * width);
-      weights = take(rows * kScoreRow);
-      d_scores = take(rows * kScoreRow);
-      peak = take(rows);
-      sum = take(rows);
-      factor = take(rows);
-      floats = at - memory;
-    }
-    int64_t width, rows, floats = 0;
-    float *key_across, *value_across;  // [H, kScoreRow]
-    float *key, *value;                // [n, width]
-    float *query, *d_out, *sums;       // [M, width]
-    float* d_query;
-    float *d_key, *d_value;     // [n, width]
-    float *weights, *d_scores;  // [M, kScoreRow]
-    // Of each row: forward its peak, sum and what is kept; backward its log-sum-exp and delta.
-    float *peak, *sum, *factor;
-  };
-
-  // What a problem has one of for all blocks. queries_max is of no matter once the memory is there
-  // but must be the same in all calls, hence the largest block of the plan.
-  struct Call {
-    Call(const Problem& problem, int64_t head_in, float* memory)
-        : p(problem), s(problem, problem.queries_max, memory), head(head_in) {}
-    const Problem& p;
-    const Scratch s;
-    int64_t head;
-
-    int64_t query_width() const { return p.kv_heads * p.group * p.head_dim; }
-    int64_t key_width() const { return p.kv_heads * p.head_dim; }
-    int64_t QueryAt(int64_t token, int64_t g) const {
-      return token * query_width() + (head * p.group + g) * p.head_dim;
-    }
-    int64_t KeyAt(int64_t token) const { return token * key_width() + head * p.head_dim; }
-    int64_t ColumnAt(int64_t token, int64_t g) const {
-      return (token * p.kv_heads + head) * p.group + g;
-    }
-    int64_t vectors() const { return s.width / kLanes; }
-  };
-
-  // ---- between arrays and scratch
-
-  static float ToFloat(float x) { return x; }
-  static float ToFloat(uint16_t x) {
-    const uint32_t bits = static_cast<uint32_t>(x) << 16;
-    float out;
-    __builtin_memcpy(&out, &bits, sizeof(out));
-    return out;
-  }
-  static void FromFloat(float x, float* to) { *to = x; }
-  // To the nearest, ties to even; a NaN stays one.
-  static void FromFloat(float x, uint16_t* to) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, &x, sizeof(bits));
-    const uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
-    *to = static_cast<uint16_t>(x == x ? rounded : (bits >> 16) | 0x40);
-  }
-
-  // The rotation of one token: none if cos is null. Pairs are (i, i + half).
-  struct Rotation {
-    const float *cos, *sin;
-    int64_t half;
-    float scale;
-  };
-  static Rotation QueryRotation(const Problem& p, int64_t token) {
-    const int64_t half = p.head_dim / 2;
-    return {p.query_cos + token * half, p.query_sin + token * half, half, p.scale};
-  }
-  static Rotation KeyRotation(const Problem& p, int64_t token) {
-    const int64_t half = p.head_dim / 2;
-    return {p.key_cos + token * half, p.key_sin + token * half, half, 1};
-  }
-  static Rotation NoRotation() { return {nullptr, nullptr, 0, 1}; }
-
-  // A row of a head, zeros up to width.
-  template <typename E>
-  static void LoadRow(const Problem& p, const E* __restrict from, const Rotation& rotation,
-                      float* __restrict to, int64_t width) {
-    if (rotation.cos == nullptr) {
-      for (int64_t i = 0; i < p.head_dim; ++i) to[i] = ToFloat(from[i]);
-    } else {
-      const float* __restrict cos = rotation.cos;
-      const float* __restrict sin = rotation.sin;
-      const int64_t half = rotation.half;
-      for (int64_t i = 0; i < half; ++i) {
-        const float a = ToFloat(from[i]) * rotation.scale;
-        const float b = ToFloat(from[half + i]) * rotation.scale;
-        to[i] = a * cos[i] - b * sin[i];
-        to[half + i] = b * cos[i] + a * sin[i];
-      }
-    }
-    for (int64_t i = p.head_dim; i < width; ++i) to[i] = 0;
-  }
-  // The gradient of a rotation, from that of its result.
-  static void RotateBack(const float* from, const Rotation& rotation, float* to) {
-    const int64_t half = rotation.half;
-    for (int64_t i = 0; i < half; ++i) {
-      const float a = from[i] * rotation.scale, b = from[half + i] * rotation.scale;
-      to[i] = a * rotation.cos[i] + b * rotation.sin[i];
-      to[half + i] = b * rotation.cos[i] - a * rotation.sin[i];
-    }
-  }
-
-  // The heads of a block of queries, and zeros up to whole kRows.
-  template <typename E>
-  static void LoadQueries(const Call& c, const void* array, const Block& block, bool rotates,
-                          float* to) {
-    const auto* from = static_cast<const E*>(array);
-    float* row = to;
-    for (int64_t g = 0; g < c.p.group; ++g) {
-      for (int64_t t = 0; t < block.count; ++t, row += c.s.width) {
-        LoadRow(c.p, from + c.QueryAt(block.token + t, g),
-                rotates ? QueryRotation(c.p, block.token + t) : NoRotation(), row, c.s.width);
-      }
-    }
-    const int64_t rows = c.p.group * block.count;
-    for (int64_t i = rows * c.s.width; i < RoundUp(rows, kRows) * c.s.width; ++i) to[i] = 0;
-  }
-
-  template <typename E>
-  static void LoadKeys(const Call& c, const void* array, const Block& block, bool rotates,
-                       float* to) {
-    const auto* from = static_cast<const E*>(array);
-    for (int64_t j = 0; j < block.count; ++j) {
-      LoadRow(c.p, from + c.KeyAt(block.token + j),
-              rotates ? KeyRotation(c.p, block.token + j) : NoRotation(), to + j * c.s.width,
-              c.s.width);
-    }
-    for (int64_t i = block.count * c.s.width; i < kKeyRows * c.s.width; ++i) to[i] = 0;
-  }
-
-  // Keys across: rows [n, width] -> [width, kScoreRow], with the zeros that follow the rows up to
-  // whole vectors of keys.
-  static void TurnAcross(const Call& c, const Block& block, const float* rows, float* to) {
-    for (int64_t j = 0; j < block.count; j += kLanes) {
-      for (int64_t h = 0; h < c.s.width; h += kLanes) {
-        V::Transpose(rows + j * c.s.width + h, c.s.width, to + h * kScoreRow + j, kScoreRow);
-      }
-    }
-  }
 
   // ---- which keys a row sees
 
@@ -237,8 +74,8 @@ class Tiles {
   static void Forward(const Problem& p, const Block& queries, int64_t head, float* memory) {
     const Call c(p, head, memory);
     const Scratch& s = c.s;
-    const int64_t rows = p.group * queries.count, all_rows = RoundUp(rows, kRows);
-    LoadQueries<E>(c, p.query, queries, true, s.query);
+    const int64_t rows = p.group * queries.count, all_rows = M::RoundUp(rows, kRows);
+    M::template LoadQueries<E>(c, p.query, queries, true, s.query);
     for (int64_t r = 0; r < all_rows; ++r) {
       s.peak[r] = kLowest;
       s.sum[r] = 0;
@@ -246,9 +83,9 @@ class Tiles {
     for (int64_t i = 0; i < all_rows * s.width; ++i) s.sums[i] = 0;
     for (int32_t j = queries.first; j <= queries.last; ++j) {
       const Block& keys = p.key_blocks[j];
-      LoadKeys<E>(c, p.key, keys, true, s.key);
-      TurnAcross(c, keys, s.key, s.key_across);
-      LoadKeys<E>(c, p.value, keys, false, s.value);
+      M::template LoadKeys<E>(c, p.key, keys, true, s.key);
+      M::TurnAcross(c, keys, s.key, s.key_across);
+      M::template LoadKeys<E>(c, p.value, keys, false, s.value);
       const bool sees_all = SeesAll(p, queries, keys);
       for (int64_t r = 0; r < all_rows; r += kRows) {
         ForwardRows(c, queries, keys, r, sees_all);
@@ -260,7 +97,8 @@ class Tiles {
         const int64_t r = g * queries.count + t;
         const float scale = 1.0F / s.sum[r];
         E* to = out + c.QueryAt(queries.token + t, g);
-        for (int64_t h = 0; h < p.head_dim; ++h) FromFloat(s.sums[r * s.width + h] * scale, to + h);
+        for (int64_t h = 0; h < p.head_dim; ++h)
+          M::FromFloat(s.sums[r * s.width + h] * scale, to + h);
         p.log_sum[c.ColumnAt(queries.token + t, g)] = s.peak[r] + __builtin_logf(s.sum[r]);
       }
     }
@@ -278,7 +116,7 @@ class Tiles {
     if (is_masked && sees_all) {
       for (Seen& one : seen) one = {0, high};
     }
-    const int64_t vectors = RoundUp(high, kLanes) / kLanes;
+    const int64_t vectors = M::RoundUp(high, kLanes) / kLanes;
     float scores[kRows * kScoreRow];
     MultiplyRows<Cpu>({.a = s.query + row * s.width,
                        .a_row = s.width,
@@ -348,10 +186,10 @@ class Tiles {
   template <typename E>
   static void BackwardBegin(const Problem& p, const Block& keys, int64_t head, float* memory) {
     const Call c(p, head, memory);
-    LoadKeys<E>(c, p.key, keys, true, c.s.key);
-    LoadKeys<E>(c, p.value, keys, false, c.s.value);
-    TurnAcross(c, keys, c.s.key, c.s.key_across);
-    TurnAcross(c, keys, c.s.value, c.s.value_across);
+    M::template LoadKeys<E>(c, p.key, keys, true, c.s.key);
+    M::template LoadKeys<E>(c, p.value, keys, false, c.s.value);
+    M::TurnAcross(c, keys, c.s.key, c.s.key_across);
+    M::TurnAcross(c, keys, c.s.value, c.s.value_across);
     for (int64_t i = 0; i < kKeyRows * c.s.width; ++i) c.s.d_key[i] = c.s.d_value[i] = 0;
   }
 
@@ -360,10 +198,10 @@ class Tiles {
                            float* memory) {
     const Call c(p, head, memory);
     const Scratch& s = c.s;
-    LoadQueries<E>(c, p.query, queries, true, s.query);
-    LoadQueries<E>(c, p.d_out, queries, false, s.d_out);
+    M::template LoadQueries<E>(c, p.query, queries, true, s.query);
+    M::template LoadQueries<E>(c, p.d_out, queries, false, s.d_out);
     LoadColumns<E>(c, queries);
-    const int64_t all_rows = RoundUp(p.group * queries.count, kRows);
+    const int64_t all_rows = M::RoundUp(p.group * queries.count, kRows);
     const bool sees_all = SeesAll(p, queries, keys);
     for (int64_t r = 0; r < all_rows; r += kRows) BackwardRows(c, queries, keys, r, sees_all);
     AddToKeys(c, queries, keys, s.weights, s.d_out, s.d_value);
@@ -394,7 +232,7 @@ class Tiles {
         } else if (!part.is_last) {
           for (int64_t h = 0; h < p.head_dim; ++h) sum[h] = row[h];
         }
-        if (part.is_last) RotateBack(sum, QueryRotation(p, queries.token + t), to);
+        if (part.is_last) M::RotateBack(sum, M::QueryRotation(p, queries.token + t), to);
       }
     }
   }
@@ -403,7 +241,7 @@ class Tiles {
     const Call c(p, head, memory);
     for (int64_t j = 0; j < keys.count; ++j) {
       const int64_t at = c.KeyAt(keys.token + j);
-      RotateBack(c.s.d_key + j * c.s.width, KeyRotation(p, keys.token + j), p.d_key + at);
+      M::RotateBack(c.s.d_key + j * c.s.width, M::KeyRotation(p, keys.token + j), p.d_key + at);
       for (int64_t h = 0; h < p.head_dim; ++h) p.d_value[at + h] = c.s.d_value[j * c.s.width + h];
     }
   }
@@ -422,11 +260,11 @@ class Tiles {
         int64_t h = 0;
         for (; h + kLanes <= c.p.head_dim; h += kLanes) {
           float values[kLanes];
-          for (int64_t i = 0; i < kLanes; ++i) values[i] = ToFloat(own[h + i]);
+          for (int64_t i = 0; i < kLanes; ++i) values[i] = M::ToFloat(own[h + i]);
           sums += V::Load(values) * V::Load(d_out + h);
         }
         float delta = V::Sum(sums);
-        for (; h < c.p.head_dim; ++h) delta += ToFloat(own[h]) * d_out[h];
+        for (; h < c.p.head_dim; ++h) delta += M::ToFloat(own[h]) * d_out[h];
         c.s.sum[r] = delta;
         c.s.peak[r] = c.p.log_sum[c.ColumnAt(queries.token + t, g)];
       }
@@ -440,8 +278,8 @@ class Tiles {
     const Scratch& s = c.s;
     Seen seen[kRows];
     const int32_t high = sees_all ? keys.count : HighOf(c.p, queries, keys, row, seen);
-    const int64_t vectors = RoundUp(high, kLanes) / kLanes;
-    const int64_t all_vectors = RoundUp(keys.count, kLanes) / kLanes;
+    const int64_t vectors = M::RoundUp(high, kLanes) / kLanes;
+    const int64_t all_vectors = M::RoundUp(keys.count, kLanes) / kLanes;
     float* const weights = s.weights + row * kScoreRow;
     float* const d_scores = s.d_scores + row * kScoreRow;
     Product product{.a = s.query + row * s.width,
