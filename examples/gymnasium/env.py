@@ -11,12 +11,16 @@ import argparse
 from typing import Any
 
 import gymnasium
-from forebay import serve
+from forebay import Message, serve
 from forebay.adapters import task_seed
 from forebay.adapters.gymnasium import GymnasiumEnvironment
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
 PROMPT = "You walk on a frozen lake. [ ] marks where you stand, F is ice, H is a hole, G is the goal. Reach G; do not step on H."
+
+# How an answer looks: SmolLM2-135M would rather talk about lakes.
+SHOWN = [Message("user", "G is to the right of [S].\nAnswer with one of: left, down, right, up."), Message("assistant", "right"),
+         Message("user", "G is below [F].\nAnswer with one of: left, down, right, up."), Message("assistant", "down")]
 
 
 class FrozenLake(GymnasiumEnvironment):
@@ -27,7 +31,7 @@ class FrozenLake(GymnasiumEnvironment):
         lake = generate_random_map(size=4, p=0.8, seed=task_seed(split, task))
         super().__init__(lambda: gymnasium.make("FrozenLake-v1", desc=lake, is_slippery=self._slippery, render_mode="ansi"),
                          prompt=PROMPT, actions=["left", "down", "right", "up"])
-        return super().reset(task, split, seed)
+        return [*SHOWN, Message("user", super().reset(task, split, seed))]
 
 
 def main() -> None:

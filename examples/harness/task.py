@@ -16,12 +16,12 @@ OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mu
 
 
 def demonstration(number: int, expression: str) -> list[dict]:
-    """A question with its call, result and answer, as a harness would have recorded it."""
-    call = {"id": f"shown_{number}", "type": "function",
-            "function": {"name": "calculator", "arguments": json.dumps({"expression": expression})}}
+    """A question with its call, result and answer. The call stands in the text: SmolLM2's chat template writes no `tool_calls`."""
+    call = json.dumps({"name": "calculator", "arguments": {"expression": expression}})
     result = calculate(expression)
-    return [{"role": "user", "content": f"What is {expression}?"}, {"role": "assistant", "content": "", "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": call["id"], "content": result}, {"role": "assistant", "content": result}]
+    return [{"role": "user", "content": f"What is {expression}?"},
+            {"role": "assistant", "content": f"<tool_call>{call}</tool_call>"},
+            {"role": "tool", "tool_call_id": f"shown_{number}", "content": result}, {"role": "assistant", "content": result}]
 
 
 def opening(asked: str) -> list[dict]:
