@@ -9,7 +9,6 @@
 
 #include "forebay/models/attention.h"
 #include "forebay/xla/graph.h"
-#include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
 
 namespace forebay::models {
