@@ -1,10 +1,16 @@
 """Goal: the examples that need no third-party package train, from the configuration as it stands, and the others say what they need."""
 import json
+import os
+import pathlib
 import shutil
 import subprocess
+import sys
 import unittest
 
-from forebay_run import SOURCE, ForebayTest
+from forebay_run import FOREBAY, SOURCE, ForebayTest
+
+DEPS = SOURCE / ".deps"
+MODEL = DEPS / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 # A tiny random model whose tokens are bytes: prompts are longer than with a real one.
 TINY = ["model.path=tiny:", "model.tiny_width=32", "model.tiny_heads=2", "model.tiny_kv_heads=1", "model.tiny_ff=64", "run.steps=1",
@@ -25,13 +31,13 @@ class ExamplesTest(ForebayTest):
         self.train_example("dataset", 256)
 
     def test_calculator(self):
-        self.train_example("calculator", 1536)
+        self.train_example("calculator", 2048)
 
     def test_harness(self):
-        self.train_example("harness", 1024)
+        self.train_example("harness", 2048)
 
     def test_tools(self):
-        self.train_example("tools", 1536)
+        self.train_example("tools", 2560)
 
     def test_what_a_server_needs_is_said(self):
         tiny = [word for value in TINY for word in ("--set", value)]
@@ -49,7 +55,48 @@ class ExamplesTest(ForebayTest):
 
     @unittest.skipUnless(shutil.which("bwrap"), "bubblewrap is not here")
     def test_code_sandbox(self):
-        self.train_example("code_sandbox", 768)
+        self.train_example("code_sandbox", 1024)
+
+    @unittest.skipUnless(MODEL.exists(), "SmolLM2-135M is not here")
+    def test_the_policy_really_calls_the_tool(self):
+        done = self.train(SOURCE / "examples/calculator.toml", "--set", "run.steps=1", "--set", "learner.groups_per_step=1",
+                          "--set", "rollout.actors=8", "--set", "rollout.slots=8", "--set", "eval.tasks=0",
+                          "--set", "checkpoint.every_steps=0", timeout=600)
+        self.assertEqual(done.returncode, 0, done.stderr + done.stdout[-2000:])
+        exported = self.forebay("buffer", "export", "--trained", "--quiet", self.run_folder)
+        episodes = [json.loads(line) for line in exported.stdout.splitlines()]
+        calls = [turn for episode in episodes for turn in episode["turns"] if turn["tool"] == "calculate"]
+        self.assertGreater(len(calls), 0)  # two demonstrations: most of the eight episodes call
+
+    def test_installed_examples_are_sound(self):
+        """forebay.check plays each example whose packages are here."""
+        for name in ("gymnasium", "reasoning_gym", "textarena", "textworld"):
+            if not (DEPS / "examples" / name / "bin/python").exists():
+                continue
+            with self.subTest(name):
+                done = subprocess.run([sys.executable, "-m", "forebay.check", "--episodes", "2", "--parallel", "2", "--start-deadline-s", "120",
+                                       SOURCE / "examples" / f"{name}.toml"], capture_output=True, text=True, timeout=300,
+                                      env={**os.environ, "PYTHONPATH": str(SOURCE / "python")})
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_the_runner_says_what_it_wants(self):
+        runner = SOURCE / "examples/run.sh"
+        done = subprocess.run([runner, "no_such"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 2)
+        for config in (SOURCE / "examples").glob("*.toml"):
+            self.assertIn(f" {config.stem}", done.stderr)
+        done = subprocess.run([runner, "dataset"], capture_output=True, text=True, timeout=60, env={**os.environ, "FOREBAY": "/no/forebay"})
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("make program", done.stderr)
+
+    def test_the_runner_trains_and_reports(self):
+        tiny = [word for value in TINY for word in ("--set", value)]
+        self.addCleanup(shutil.rmtree, SOURCE / "runs/dataset_of_a_test", ignore_errors=True)
+        done = subprocess.run([SOURCE / "examples/run.sh", "dataset", *tiny, "--quiet"], capture_output=True, text=True, timeout=300,
+                              env={**os.environ, "FOREBAY": str(pathlib.Path(FOREBAY).resolve()), "RUN": "runs/dataset_of_a_test"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("word_problems", done.stdout)
+        self.assertIn("runs/dataset_of_a_test/report.json", done.stdout)
 
     def test_a_dataset_that_is_wrong_is_said_with_its_line(self):
         self.write("rows.jsonl", '{"prompt": "1+1", "answer": 2}\n{"prompt": "1+2"}\n')
