@@ -125,7 +125,8 @@ Result<nlohmann::ordered_json> LearnerBench(const BenchOptions& options) {
   FB_ASSIGN_OR_RETURN(const std::unique_ptr<xla::Client> client, MakeClient());
   const MicroBatch batch = MakeBatch();
 
-  const learner::TrainStepOptions step_options{.buckets = {kShape}};
+  const learner::TrainStepOptions step_options{
+      .gradient = {.host_kernels = client->calls_host_kernels()}, .buckets = {kShape}};
   options.Say("compiling our step");
   FB_ASSIGN_OR_RETURN(
       std::unique_ptr<learner::TrainStep> step,
