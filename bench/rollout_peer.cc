@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -29,9 +30,15 @@ std::string Deps(const std::string& path) {
   return std::string(FOREBAY_SOURCE_DIR) + "/.deps/peers/" + path;
 }
 
+bool Wanted(const char* name) {
+  const char* peer = std::getenv("FOREBAY_ROLLOUT_PEER");
+  return peer == nullptr || std::string_view(peer) == name;
+}
+
 }  // namespace
 
 std::vector<std::string> RolloutPeer::LlamaCpp(const Model& model) {
+  if (!Wanted("llamacpp")) return {};
   const std::string program = Deps("llamacpp/llamacpp_decode");
   if (access(program.c_str(), X_OK) != 0) return {};
   return {program,
@@ -43,6 +50,7 @@ std::vector<std::string> RolloutPeer::LlamaCpp(const Model& model) {
 }
 
 std::vector<std::string> RolloutPeer::Vllm(const Model& model) {
+  if (!Wanted("vllm")) return {};
   const std::string program = Deps("vllm/bin/python");
   if (access(program.c_str(), X_OK) != 0) return {};
   return {program, std::string(FOREBAY_SOURCE_DIR) + "/bench/peers/vllm_decode.py", model.folder,

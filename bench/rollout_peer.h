@@ -18,8 +18,8 @@ namespace forebay::bench {
 class RolloutPeer {
  public:
   // The arguments for llama.cpp and vLLM (bench/peers/setup_rollout.sh), empty where they are not
-  // installed. `gguf` and `folder` are the model in each one's form; `streams_max` sequences of at
-  // most `context` tokens.
+  // installed, or where FOREBAY_ROLLOUT_PEER ("llamacpp", "vllm") names the other one. `gguf` and
+  // `folder` are the model in each one's form; `streams_max` sequences of at most `context` tokens.
   struct Model {
     std::string gguf, folder;
     int64_t streams_max = 0, context = 0;
