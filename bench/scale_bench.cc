@@ -13,8 +13,7 @@
 // - layers: tracing and compiling both programs of a step for 8 and 80 layers of the same width,
 //   stacked, as `forebay plan` and meshes have them. 0: 80 layers compile like one.
 // - devices: the same step on 1, 2, 4 and 8 virtual devices (fsdp), which share these processors.
-// 0:
-//   splitting adds no work.
+//   0: splitting adds no work.
 #include <fmt/format.h>
 
 #include <cmath>

@@ -1,5 +1,6 @@
 #include "forebay/base/socket.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cstdint>
@@ -63,20 +65,20 @@ Result<Fd> ListenUnix(const SocketAddress& address) {
   Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return ErrnoStatus("cannot make a socket", errno);
   // Made aside, so that whoever sees the file can connect: between bind and listen it would be
-  // refused.
-  const std::string aside = address.path + ".new";
+  // refused. A name of this socket's own, which nobody else can hold.
+  static std::atomic<uint32_t> made = 0;
+  const std::string aside = fmt::format("{}.{}.{}", address.path, getpid(), made++);
   const Result<SocketName> aside_name = UnixName(aside);
   const bool renames = aside_name.ok();  // else the path is too long for that
-  if (renames) {
-    unlink(aside.c_str());
-    name = *aside_name;
-  }
+  if (renames) name = *aside_name;
   // bind gives the file the socket's own mode.
-  if (fchmod(fd.get(), 0600) != 0 || bind(fd.get(), name.get(), name.size) != 0 ||
-      listen(fd.get(), kBacklog) != 0 ||
-      (renames && rename(aside.c_str(), address.path.c_str()) != 0)) {
+  const bool bound = fchmod(fd.get(), 0600) == 0 && bind(fd.get(), name.get(), name.size) == 0;
+  // Another server may have come meanwhile: its socket stays.
+  if (!bound || listen(fd.get(), kBacklog) != 0 ||
+      (renames &&
+       renameat2(AT_FDCWD, aside.c_str(), AT_FDCWD, address.path.c_str(), RENAME_NOREPLACE) != 0)) {
     const int error = errno;
-    if (renames) unlink(aside.c_str());
+    if (renames && bound) unlink(aside.c_str());
     return ErrnoStatus(fmt::format("cannot listen on '{}'", address.path), error);
   }
   return fd;

@@ -48,9 +48,8 @@ std::optional<WrittenCall> HowCallsAreWritten(std::string_view rendered) {
   }
   if (begin == std::string_view::npos) return std::nullopt;
   const env::ToolAnswer read = env::ParseToolAnswer(rendered.substr(begin));
-  const env::ToolCall expected{.name = std::string(kName), .arguments = R"({"x":1})"};
-  if (read.calls.size() != 1 || read.calls.front().name != expected.name ||
-      Json::parse(read.calls.front().arguments) != Json::parse(expected.arguments)) {
+  if (read.calls.size() != 1 || read.calls.front().name != kName ||
+      Json::parse(read.calls.front().arguments) != Json{{"x", 1}}) {
     return std::nullopt;
   }
   const size_t after = name + kName.size() + 1;

@@ -195,9 +195,13 @@ class Proxy final : public RecordingProxy {
     ++session->calls_running;
     std::vector<std::string> tools;
     std::vector<RecordedPrompt> prompts;
+    bool begun = false;
     serving::CompletionHooks hooks;
     // on a worker: as CompletionHooks says.
-    hooks.adjust = [&](ApiRequest* asked) { return episode->Begin(asked, idle_us); };
+    hooks.adjust = [&](ApiRequest* asked) {
+      begun = true;
+      return episode->Begin(asked, idle_us);
+    };
     hooks.prompts = [&](const ApiRequest& asked, std::vector<std::vector<int32_t>>* out) {
       tools = asked.tool_names;
       // on a worker: as above.
@@ -228,7 +232,8 @@ class Proxy final : public RecordingProxy {
     static_cast<void>(end);  // what it recorded is what counts
     session->running.erase(&exchange);
     --session->calls_running;
-    session->idle_since = loop_.Now();
+    // A request that was refused before it began is the harness's time.
+    if (begun) session->idle_since = loop_.Now();
   }
 
   Loop& loop_;

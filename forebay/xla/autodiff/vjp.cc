@@ -34,6 +34,10 @@ class Differentiator {
       state.wrt.resize(w.node()->outputs.size());
       state.wrt[static_cast<size_t>(w.output())] = true;
       if (sums.empty()) continue;
+      // Else the sum would go on as its gradient, or be lost.
+      FB_CHECK(w.node()->operands.empty(), "only arguments have a sum that their gradient joins");
+      FB_CHECK(state.sums.empty() || state.sums[static_cast<size_t>(w.output())].empty(),
+               "an argument has one sum");
       state.sums.resize(w.node()->outputs.size());
       state.sums[static_cast<size_t>(w.output())] = sums[i];
     }
