@@ -95,7 +95,8 @@ struct Job {
   int helpers = 0;      // under mutex: at work
   bool closed = false;  // under mutex
 
-  void Drain() {
+  // Without memory the process ends: other threads may wait for the item that would be missing.
+  void Drain() noexcept {
     for (int64_t i = next++; i < count; i = next++) (*fn)(i);
   }
 };
