@@ -205,6 +205,7 @@ const std::set<std::string>& WithoutGradient() {
                                               "SortDescending",
                                               "While",
                                               "Gradients",
+                                              "AddGradients",
                                               "Vjp"};
   return names;
 }
