@@ -12,8 +12,8 @@
 //
 // Rounding is stochastic, and unbiased: an average that decays by 0.95 or 0.999 a step changes by
 // less than half the distance of two codes, and would never move with rounding to nearest. The
-// random numbers are a hash of (update, tensor's name, element of all layers' tensors of this name),
-// whatever the mesh and the layout of the layers: the same run gives the same bits.
+// random numbers are a hash of (update, tensor's name, element of all layers' tensors of this
+// name), whatever the mesh and the layout of the layers: the same run gives the same bits.
 #pragma once
 
 #include <cstdint>

@@ -28,10 +28,10 @@ struct TileMemory {
   struct Scratch {
     Scratch(const Problem& p, int64_t queries_max, float* memory)
         : width(RoundUp(p.head_dim, kLanes)), rows(RoundUp(p.group * queries_max, kRows)) {
-      float* at = memory;
-      const auto take = [&](int64_t floats) {
-        float* taken = at;
-        at += RoundUp(floats, 16);
+      // Without memory only the size is asked for.
+      const auto take = [&](int64_t count) {
+        float* const taken = memory == nullptr ? nullptr : memory + floats;
+        floats += RoundUp(count, 16);
         return taken;
       };
       key_across = take(width * kScoreRow);
@@ -49,7 +49,6 @@ struct TileMemory {
       peak = take(rows);
       sum = take(rows);
       factor = take(rows);
-      floats = at - memory;
     }
     int64_t width, rows, floats = 0;
     float *key_across, *value_across;  // [H, kScoreRow]
