@@ -64,6 +64,7 @@ MicroBatch MakeBatch(BucketShape shape) {
                                            .advantage = 0.5,
                                            .token_weight = 1e-4};
   std::vector<learner::Row> rows;
+  rows.reserve(static_cast<size_t>(shape.rows));
   for (int32_t i = 0; i < shape.rows; ++i) rows.push_back({{i, 0}});
   return learner::FillMicroBatch(
       rows, std::vector<learner::TrainSequence>(static_cast<size_t>(shape.rows), sequence), shape);
@@ -146,6 +147,7 @@ Result<nlohmann::ordered_json> StepRow(const char* work, std::span<const StepSid
   }
   FB_ASSIGN_OR_RETURN(const auto times, Interleave(runs, repeats));
   std::vector<Point> points;
+  points.reserve(sides.size());
   for (size_t i = 0; i < sides.size(); ++i) points.push_back({amounts[i], times[i].cpu_seconds});
   nlohmann::ordered_json row = Row(work, "cpu_seconds", points);
   for (const SideTimes& t : times) row["seconds"].push_back(ToJson(t.seconds));
@@ -184,12 +186,14 @@ Result<nlohmann::ordered_json> LayersRow(int repeats) {
                       xla::Client::Create({.plugin_path = plugin, .cached_programs_max = 1}));
   const std::vector<int64_t> layers = {8, 80};
   std::vector<Side> sides;
+  sides.reserve(layers.size());
   for (const int64_t count : layers) {
     sides.push_back({fmt::format("{} layers", count),
                      [&client, count] { return CompileStep({.layers = count}, *client); }});
   }
   FB_ASSIGN_OR_RETURN(const auto times, Interleave(sides, repeats));
   std::vector<Point> points;
+  points.reserve(sides.size());
   for (size_t i = 0; i < sides.size(); ++i) {
     points.push_back({static_cast<double>(layers[i]), times[i].seconds});
   }
@@ -246,6 +250,7 @@ Result<nlohmann::ordered_json> ScaleBench(const BenchOptions& options) {
   options.Say("devices");
   std::vector<StepSide> meshes;
   const std::vector<double> devices = {1, 2, 4, 8};
+  meshes.reserve(devices.size());
   for (const double count : devices) {
     meshes.push_back(
         {.model = base, .shape = {kRows, 512}, .devices = static_cast<int64_t>(count)});
