@@ -87,9 +87,12 @@ TEST_F(OpenAiServerTest, WrongRequestsAreToldWhatIsWrong) {
 }
 
 TEST_F(OpenAiServerTest, NoBodyIsTooStrange) {
-  std::string deep(100'000, '[');
+  const std::string deep(100'000, '[');
+  std::string crowded = "{\"messages\": [], \"a\": {\"b\": 0";  // were hours of a processor
+  for (int i = 0; i < 1'000'000; ++i) crowded += ",\"" + std::to_string(i) + "\":0";
+  crowded += "}}";
   for (const std::string& body :
-       {std::string(), std::string("{"), std::string("[]"), std::string("null"), deep,
+       {std::string(), std::string("{"), std::string("[]"), std::string("null"), deep, crowded,
         "{\"messages\": " + deep, std::string("{\"model\": \"\xff\"}"),
         std::string("{\"model\": \"\\ud800\"}"), std::string(1000, '\0')}) {
     const HttpResponse response = bench_.Send("POST", kChat, body);
