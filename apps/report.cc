@@ -83,6 +83,12 @@ std::string FormatReport(const RunReport& r) {
     if (r.after) out += FormatEval("after", *r.after);
   }
   out += FormatTraining(r.step_rewards);
+  // Without adding up anything else: a step without a token for the device changes no weight.
+  if (r.steps > 0 && r.trained_episodes > 0 && r.tokens == 0) {
+    out +=
+        "nothing was learnt: in every group all rewards were equal, so no step changed the "
+        "weights\n";
+  }
   out += fmt::format(
       "learner busy          {:.1f} % of the time; dispatch gaps {:.1f} % of its steps\n"
       "trained               {:.0f} tok/s; sampled {:.0f} tok/s\n"

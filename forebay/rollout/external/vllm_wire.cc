@@ -20,7 +20,9 @@
 namespace forebay::rollout::external {
 namespace {
 
-constexpr const char* kDevMode = "start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment";
+constexpr const char* kDevMode =
+    "start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment; if this is `forebay serve`, set "
+    "rollout.reload = false";
 
 // The token of an entry: "token_id": 5, or in older versions "token": "token_id:5".
 Result<int32_t> EntryToken(const Json& entry) {
