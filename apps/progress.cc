@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <string>
 
+#include "forebay/base/mutex.h"
+
 namespace forebay::apps {
 
 std::string FormatStep(const StepView& v) {
@@ -24,13 +26,15 @@ Progress::Progress(bool quiet) : quiet_(quiet), terminal_(::isatty(STDOUT_FILENO
 
 void Progress::Say(const std::string& sentence) {
   if (quiet_) return;
-  End();
+  const MutexLock lock(mutex_);
+  EndLine();
   std::printf("%s\n", sentence.c_str());
   std::fflush(stdout);
 }
 
 void Progress::Step(const StepView& view) {
   if (quiet_) return;
+  const MutexLock lock(mutex_);
   if (terminal_) {
     std::printf("\r%s\033[K", FormatStep(view).c_str());
     open_ = true;
@@ -41,6 +45,11 @@ void Progress::Step(const StepView& view) {
 }
 
 void Progress::End() {
+  const MutexLock lock(mutex_);
+  EndLine();
+}
+
+void Progress::EndLine() {
   if (open_) std::printf("\n");
   open_ = false;
 }

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "forebay/base/mutex.h"
+
 namespace forebay::apps {
 
 struct StepView {
@@ -21,6 +23,7 @@ struct StepView {
 // sampled  ETA 3:20".
 std::string FormatStep(const StepView& view);
 
+// Thread-safe.
 class Progress {
  public:
   // `quiet` prints nothing at all.
@@ -30,9 +33,12 @@ class Progress {
   void End();  // leaves the last line standing
 
  private:
+  void EndLine() FB_REQUIRES(mutex_);
+
   const bool quiet_;
   const bool terminal_;
-  bool open_ = false;  // an unfinished line stands on the terminal
+  Mutex mutex_;
+  bool open_ FB_GUARDED_BY(mutex_) = false;  // an unfinished line stands on the terminal
 };
 
 }  // namespace forebay::apps

@@ -243,6 +243,9 @@ class TrainRun {
   }
   void Interrupted() {
     run_->Log("interrupted");
+    progress_.Say(
+        "interrupted: ending the episodes and writing a checkpoint, which may take a minute; a "
+        "second time ends the program at once (--resume goes on from there, too)");
     Fail(Cancelled("interrupted; go on with: forebay train --resume " + options_.run));
   }
   // The cause if there is one, else `status`: a closed buffer is only the symptom.
