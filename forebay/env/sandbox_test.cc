@@ -88,6 +88,23 @@ TEST_F(SandboxTest, ItSeesNoFilesVariablesProcessesOrNetworkOfTheHost) {
   EXPECT_THAT(Shell("id -u").output, geteuid() == 0 ? "65534\n" : std::to_string(geteuid()) + "\n");
 }
 
+// No namespace holds a virtual machine's sockets, and no limit counts memory that has a descriptor.
+TEST_F(SandboxTest, SocketsOfOtherKindsAndMemoryThatNoLimitCountsAreRefused) {
+  const SandboxResult result = Shell(R"(exec python3 -c '
+import errno, os, socket
+def tried(fn):
+    try:
+        fn()
+        return "done"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+print(tried(lambda: socket.socket(socket.AF_VSOCK)), tried(lambda: socket.socket(socket.AF_PACKET)))
+print(tried(lambda: os.memfd_create("m")))
+print(tried(socket.socketpair), tried(socket.socket), tried(lambda: socket.socket(socket.AF_INET6)))
+')");
+  EXPECT_EQ(result.output, "EAFNOSUPPORT EAFNOSUPPORT\nENOSYS\ndone done done\n") << result.errors;
+}
+
 TEST_F(SandboxTest, ItWritesInItsOwnTmpOnlyAndBeginsAnew) {
   EXPECT_EQ(Shell("pwd; echo x > /tmp/file; cat file").output, "/tmp\nx\n");
   EXPECT_EQ(Shell("ls /tmp").output, "");

@@ -53,7 +53,8 @@ ProcessOptions SandboxProcess(const SandboxOptions& options,
           // Nothing else of ours: it can be read in the sandbox's /proc/1/environ.
           .environment = {{"PATH", path == nullptr ? "/usr/bin:/bin" : path}},
           .only_environment = true,
-          .drop_root = true};
+          .drop_root = true,
+          .confine = true};
 }
 
 Job::Job(Loop& loop, const SandboxOptions& options, std::function<void()> on_end)

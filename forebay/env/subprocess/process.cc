@@ -2,6 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -13,6 +16,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -111,9 +115,48 @@ struct ExecFailure {
   int32_t stage = 0;  // an index of kStages
   int32_t error = 0;
 };
-constexpr std::array<std::string_view, 5> kStages = {"prepare the child process for",
-                                                     "enter the folder of", "set the limits of",
-                                                     "run", "give up the rights of root for"};
+constexpr std::array<std::string_view, 6> kStages = {"prepare the child process for",
+                                                     "enter the folder of",
+                                                     "set the limits of",
+                                                     "run",
+                                                     "give up the rights of root for",
+                                                     "confine"};
+
+#if defined(__x86_64__)
+constexpr uint32_t kArchitecture = AUDIT_ARCH_X86_64;
+constexpr uint32_t kOtherCalls = 0x40000000;  // of x32: the same calls by other numbers
+#else
+constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
+constexpr uint32_t kOtherCalls = 0xFFFFFFFF;  // none
+#endif
+
+// ProcessOptions::confine, as seccomp(2) takes it. Jumps count the instructions that they pass.
+constexpr sock_filter Load(size_t offset) {
+  return BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offset));
+}
+constexpr sock_filter If(uint16_t test, uint32_t value, uint8_t then, uint8_t otherwise) {
+  return BPF_JUMP(BPF_JMP | test | BPF_K, value, then, otherwise);
+}
+constexpr sock_filter Return(uint32_t what) { return BPF_STMT(BPF_RET | BPF_K, what); }
+constexpr std::array kConfined = {
+    Load(offsetof(seccomp_data, arch)),
+    If(BPF_JEQ, kArchitecture, 0, 14),
+    Load(offsetof(seccomp_data, nr)),
+    If(BPF_JGE, kOtherCalls, 12, 0),
+    If(BPF_JEQ, SYS_memfd_create, 11, 0),
+    If(BPF_JEQ, SYS_memfd_secret, 10, 0),
+    If(BPF_JEQ, SYS_shmget, 9, 0),
+    If(BPF_JEQ, SYS_socket, 1, 0),
+    If(BPF_JEQ, SYS_socketpair, 0, 6),
+    Load(offsetof(seccomp_data, args)),  // the family: its low word comes first
+    If(BPF_JEQ, AF_UNIX, 4, 0),
+    If(BPF_JEQ, AF_INET, 3, 0),
+    If(BPF_JEQ, AF_INET6, 2, 0),
+    If(BPF_JEQ, AF_NETLINK, 1, 0),
+    Return(SECCOMP_RET_ERRNO | EAFNOSUPPORT),
+    Return(SECCOMP_RET_ALLOW),
+    Return(SECCOMP_RET_ERRNO | ENOSYS),
+};
 
 // Everything the child needs, made before the fork: between vfork and exec only async-signal-safe
 // calls are allowed.
@@ -125,7 +168,7 @@ struct ChildPlan {
   int input, output, errors, report;
   pid_t parent;
   ProcessLimits limits;
-  bool drop_root;
+  bool drop_root, confine;
 };
 
 [[noreturn]] void FailInChild(const ChildPlan& plan, int stage) {
@@ -169,6 +212,14 @@ bool Limit(int resource, int64_t value) {
       !Limit(RLIMIT_CPU, plan.limits.cpu_s_max) ||
       !Limit(RLIMIT_NOFILE, plan.limits.open_files_max)) {
     FailInChild(plan, 2);
+  }
+  if (plan.confine) {
+    const sock_fprog program{static_cast<uint16_t>(kConfined.size()),
+                             const_cast<sock_filter*>(kConfined.data())};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+      FailInChild(plan, 5);
+    }
   }
   execve(plan.program, plan.argv, plan.envp);
   FailInChild(plan, 3);
@@ -252,7 +303,8 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::Start(const ProcessOptions& 
                        .report = report.theirs.get(),
                        .parent = getpid(),
                        .limits = options.limits,
-                       .drop_root = options.drop_root && geteuid() == 0};
+                       .drop_root = options.drop_root && geteuid() == 0,
+                       .confine = options.confine};
   const pid_t pid = ForkWithSignalsBlocked(plan);
   if (pid < 0) return ErrnoStatus("cannot start another process", errno);
   report.theirs.Close();
