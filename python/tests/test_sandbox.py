@@ -48,7 +48,7 @@ def f(x):
         except OSError: pass
 """, wall_s=1.0, cpu_s=1000)
         self.assertIn("no result", outcome.error)
-        for _ in range(1000):
+        for _ in range(6000):  # a busy machine takes its time to kill thousands
             if self.nobodys_processes() <= before:
                 return
             threading.Event().wait(0.01)
