@@ -1,12 +1,16 @@
 #include "forebay/base/json_depth.h"
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 namespace forebay {
+namespace {
 
-bool TooDeep(std::string_view text) {
-  int depth = 0;
+// Calls fn with each character that stands in no string, until it returns false.
+template <typename Fn>
+void OutsideStrings(std::string_view text, const Fn& fn) {
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -18,13 +22,45 @@ bool TooDeep(std::string_view text) {
       }
     } else if (c == '"') {
       in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kJsonDepthMax) return true;
+    } else if (!fn(c)) {
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+bool TooDeep(std::string_view text) {
+  int depth = 0;
+  bool too_deep = false;
+  OutsideStrings(text, [&](char c) {
+    if (c == '{' || c == '[') {
+      too_deep = ++depth > kJsonDepthMax;
     } else if (c == '}' || c == ']') {
       --depth;
     }
-  }
-  return false;
+    return !too_deep;
+  });
+  return too_deep;
+}
+
+bool TooCrowded(std::string_view text, int64_t members_max) {
+  std::array<int64_t, kJsonDepthMax + 1> members{};  // of the values that are open
+  size_t depth = 0;
+  bool too_crowded = false;
+  OutsideStrings(text, [&](char c) {
+    if (c == '{' || c == '[') {
+      if (depth == kJsonDepthMax) return false;  // too deep
+      members[++depth] = 0;
+    } else if (c == '}' || c == ']') {
+      if (depth == 0) return false;  // no JSON
+      --depth;
+    } else if (c == ':') {  // follows a name; arrays may be long
+      too_crowded = ++members[depth] > members_max;
+    }
+    return !too_crowded;
+  });
+  return too_crowded;
 }
 
 }  // namespace forebay

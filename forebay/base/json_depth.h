@@ -1,6 +1,7 @@
-// Whether JSON is nested deeper than our stack allows.
+// Whether JSON is nested deeper than our stack allows, or has objects that take too long to read.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 namespace forebay {
@@ -10,5 +11,8 @@ inline constexpr int kJsonDepthMax =
 
 // Of any text, JSON or not.
 bool TooDeep(std::string_view text);
+// Whether an object has more than `members_max` members, as far as text is JSON that is not too
+// deep.
+bool TooCrowded(std::string_view text, int64_t members_max);
 
 }  // namespace forebay

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -20,43 +19,12 @@ namespace forebay::rollout::serving {
 
 using Json = nlohmann::ordered_json;
 
-namespace {
-
 // Each name of an object is looked for among those before it, as their order is kept: the time to
 // read an object grows with the square of its members.
 constexpr int64_t kMembersMax = 1024;
 
-// Whether an object of this text, which is not nested too deep, has more members than that.
-bool TooCrowded(std::string_view text) {
-  std::array<int64_t, kJsonDepthMax + 1> members{};  // of the values that are open
-  size_t depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') {
-        ++i;
-      } else if (c == '"') {
-        in_string = false;
-      }
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      members[++depth] = 0;
-    } else if (c == '}' || c == ']') {
-      if (depth == 0) return false;  // no JSON
-      --depth;
-    } else if (c == ':') {  // a name; arrays may be long
-      if (++members[depth] > kMembersMax) return true;
-    }
-  }
-  return false;
-}
-
-}  // namespace
-
 std::optional<Json> ParseBounded(std::string_view text) {
-  if (TooDeep(text) || TooCrowded(text)) return std::nullopt;
+  if (TooDeep(text) || TooCrowded(text, kMembersMax)) return std::nullopt;
   Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (value.is_discarded()) return std::nullopt;
   return value;
