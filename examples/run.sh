@@ -35,8 +35,31 @@ if [ "$name" = openenv ]; then
 fi
 
 run=${RUN:-runs/$name}
-"$forebay" train "examples/$name.toml" --run "$run" --overwrite "$@"
-echo
-echo "who answered the agent (environment/tool), in all episodes"
-"$forebay" audit "$run" | sed -n '/^seconds of a step/,/^$/p'
-echo "report                $run/report.json; each step: $run/metrics.jsonl"
+before=$(mktemp)
+trap 'rm -f "$before"; stop_server' EXIT
+trap : INT  # ours goes on when Ctrl-C ends the run, which may be in time to look at
+code=0
+"$forebay" train "examples/$name.toml" --run "$run" --overwrite "$@" || code=$?
+trap - INT
+
+# Not of an older run that is still there because this one never began.
+begun() { [ "$run/config.toml" -nt "$before" ]; }
+if { [ $code = 0 ] || [ $code = 130 ]; } && begun; then
+  if [ -s "$run/trajectories.jsonl" ]; then
+    echo
+    echo "who answered the agent, in all episodes"
+    "$forebay" audit "$run" | sed -n '/^seconds of a step/,/^$/p'
+  else
+    echo "no episode was finished"
+  fi
+fi
+if [ $code = 0 ]; then
+  echo "report                $run/report.json; each step: $run/metrics.jsonl"
+elif [ $code = 130 ] && begun; then
+  echo "where its time went   $forebay audit $run"
+  if [ -n "$server" ]; then echo "first, elsewhere      examples/in_venv.sh openenv examples/openenv/server.py"; fi
+  echo "go on with it         $forebay train --resume $run"
+elif [ $code = 130 ]; then
+  echo "the run had not begun: nothing to go on with; run examples/run.sh $name again"
+fi
+exit $code

@@ -4,7 +4,8 @@ HTTP and the actors' side of apps/. A line that is right all the same says why i
 `// may wait:` there or on the line before.
 
 Nor may anything there work on text that may be long: what tokenizes, renders, or reads and writes JSON in the files that move
-episodes and calls stands inside an `Offload(...)`, or comes after a comment in its block that begins with `// short:` or `// on a worker:`. Prints each offence; exit code 1 if there is one."""
+episodes and calls stands inside an `Offload(...)`, or its statement has a comment that begins with `// short:` or `// on a worker:`, right before
+it or at its end. A comment excuses one statement, up to the `;` or the brace that ends it. Prints each offence; exit code 1 if there is one."""
 import pathlib
 import re
 import sys
@@ -67,9 +68,9 @@ def offences(root: pathlib.Path):
 
 
 def statements(text: str):
-    """(line number, code, the last comment in its block, whether it is an argument of Offload) of each line."""
+    """(line number, code, the comment that stands before its statement or at its end, whether it is an argument of Offload) of each line."""
     depth, end = 0, None  # of parentheses; where the innermost Offload began
-    comment = ""
+    comment, fresh = "", True  # fresh: the next code begins a statement
     for number, line in enumerate(text.splitlines(), 1):
         code, _, remark = line.partition("//")
         inside = end is not None
@@ -82,11 +83,14 @@ def statements(text: str):
             if match.group() != "(" and end is None:
                 end, inside = depth, True
             depth += 1
-        if not code.strip() and remark:
-            comment = "//" + remark
-        elif code.strip() in ("", "}") or code[:1].isalpha():
+        if not code.strip():
+            if fresh:
+                comment = comment + " //" + remark if remark else ""
+            continue
+        yield number, code, comment + (" //" + remark if remark else ""), inside
+        fresh = code.rstrip().endswith((";", "{", "}", ":"))
+        if fresh:
             comment = ""
-        yield number, code, comment, inside
 
 
 def text_offences(root: pathlib.Path):

@@ -301,7 +301,9 @@ Status CheckEpisodeSetup(const tokenizer::Tokenizer& tokenizer, const tokenizer:
   // short: two words, once.
   FB_RETURN_IF_ERROR(conversation.Open(messages).status());
   if (options.turns_max <= 1) return OkStatus();
+  // short: the same.
   FB_RETURN_IF_ERROR(conversation.Next(/*last_token=*/-1, messages).status());
+  // short: the same, after another answer.
   return conversation.Next(/*last_token=*/-1, messages).status();
 }
 

@@ -3,8 +3,10 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import unittest
 
 from forebay_run import FOREBAY, SOURCE, ForebayTest
@@ -97,6 +99,25 @@ class ExamplesTest(ForebayTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("word_problems", done.stdout)
         self.assertIn("runs/dataset_of_a_test/report.json", done.stdout)
+
+    def test_the_runner_says_after_ctrl_c_who_answered_and_how_to_go_on(self):
+        tiny = [word for value in TINY for word in ("--set", value)]
+        run = self.folder / "interrupted"
+        # A session of its own: Ctrl-C of a terminal reaches the script and the program alike.
+        process = subprocess.Popen([SOURCE / "examples/run.sh", "dataset", *tiny, "--set", "run.steps=100000", "--quiet"], text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                                   env={**os.environ, "FOREBAY": str(pathlib.Path(FOREBAY).resolve()), "RUN": str(run)})
+        self.addCleanup(process.kill)
+        episodes = run / "trajectories.jsonl"
+        end = time.monotonic() + 200
+        while process.poll() is None and time.monotonic() < end and not (episodes.exists() and episodes.stat().st_size > 0):
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=200)
+        self.assertEqual(process.returncode, 130, out + err)
+        self.assertIn("word_problems", out)
+        self.assertRegex(out, rf"go on with it +\S+ train --resume {run}\n")
+        self.assertNotIn("report.json", out)
 
     def test_a_dataset_that_is_wrong_is_said_with_its_line(self):
         self.write("rows.jsonl", '{"prompt": "1+1", "answer": 2}\n{"prompt": "1+2"}\n')
