@@ -1,6 +1,7 @@
 #include "apps/train_run.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -98,9 +99,15 @@ class TrainRun {
     FB_ASSIGN_OR_RETURN(learner_,
                         learner::Learner::Create(options, *learner_client_, *model_.model, start_));
     if (!config_.rollout.servers.empty()) progress_.Say("asking the rollout servers");
-    FB_ASSIGN_OR_RETURN(
-        engine_, MakeRunEngine(config_, *engine_client_, model_, *learner_->snapshot(),
-                               run_->path(), [this](const std::string& s) { run_->Log(s); }));
+    // Nobody should look at a run that waits for minutes and says nothing.
+    const auto waiting = std::make_shared<std::atomic<bool>>(true);
+    FB_ASSIGN_OR_RETURN(engine_,
+                        MakeRunEngine(config_, *engine_client_, model_, *learner_->snapshot(),
+                                      run_->path(), [this, waiting](const std::string& sentence) {
+                                        run_->Log(sentence);
+                                        if (*waiting) progress_.Say(sentence);
+                                      }));
+    *waiting = false;
     start_.train = {};  // the learner has its own copy on the device
     return OkStatus();
   }
