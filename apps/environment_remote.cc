@@ -16,6 +16,7 @@
 #include "forebay/base/clock.h"
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/control/config.h"
 #include "forebay/env/calculator.h"
 #include "forebay/env/environment.h"
@@ -51,7 +52,8 @@ std::string McpLog(const std::string& stderr_path) {
 }
 
 Result<std::unique_ptr<env::ToolProvider>> MakeMcp(const control::Config& config,
-                                                   const std::string& stderr_path, Loop& loop) {
+                                                   const std::string& stderr_path, Loop& loop,
+                                                   WorkerPool* workers) {
   const control::EnvSection& e = config.env;
   env::McpOptions options{.command = e.mcp_command,
                           .url = e.mcp_url,
@@ -59,7 +61,8 @@ Result<std::unique_ptr<env::ToolProvider>> MakeMcp(const control::Config& config
                           .stderr_path = McpLog(stderr_path),
                           .connection_per_episode = e.mcp_connection_per_episode,
                           .connections_max = e.mcp_connections,
-                          .start_deadline = FromSeconds(e.start_deadline_s)};
+                          .start_deadline = FromSeconds(e.start_deadline_s),
+                          .workers = workers};
   FB_ASSIGN_OR_RETURN(options.bearer, Token("env.mcp_token_variable", e.mcp_token_variable));
   return env::MakeMcpTools(loop, std::move(options));
 }
@@ -77,9 +80,10 @@ Result<std::unique_ptr<env::ToolProvider>> MakeSandbox(const control::EnvSection
 }  // namespace
 
 Result<std::unique_ptr<env::EnvironmentPool>> MakeOpenEnv(const control::Config& config,
-                                                          const nlohmann::json& options,
-                                                          Loop& loop) {
+                                                          const nlohmann::json& options, Loop& loop,
+                                                          WorkerPool* workers) {
   env::OpenEnvOptions openenv;
+  openenv.workers = workers;
   openenv.url = config.env.url;
   FB_ASSIGN_OR_RETURN(openenv.bearer, Token("env.token_variable", config.env.token_variable));
   for (const auto& [key, value] : options.items()) {
@@ -107,7 +111,7 @@ Result<std::unique_ptr<env::EnvironmentPool>> MakeOpenEnv(const control::Config&
 }
 
 Result<std::unique_ptr<env::EnvironmentPool>> AddTools(
-    const control::Config& config, const std::string& stderr_path, Loop& loop,
+    const control::Config& config, const std::string& stderr_path, Loop& loop, WorkerPool* workers,
     std::unique_ptr<env::EnvironmentPool> inner) {
   const control::EnvSection& e = config.env;
   if (e.tools.empty()) return inner;
@@ -118,13 +122,15 @@ Result<std::unique_ptr<env::EnvironmentPool>> AddTools(
     providers.push_back(std::move(sandbox));
   }
   if (Has(e, "mcp")) {
-    FB_ASSIGN_OR_RETURN(std::unique_ptr<env::ToolProvider> mcp, MakeMcp(config, stderr_path, loop));
+    FB_ASSIGN_OR_RETURN(std::unique_ptr<env::ToolProvider> mcp,
+                        MakeMcp(config, stderr_path, loop, workers));
     providers.push_back(std::move(mcp));
   }
   const env::ToolEnvironmentOptions options{
       .prompt = e.tools_prompt == "system" ? env::ToolEnvironmentOptions::Prompt::kSystem
                                            : env::ToolEnvironmentOptions::Prompt::kTemplate,
-      .call_deadline = FromSeconds(e.tool_deadline_s)};
+      .call_deadline = FromSeconds(e.tool_deadline_s),
+      .workers = workers};
   return env::MakeToolEnvironment(loop, std::move(inner), std::move(providers), options);
 }
 

@@ -10,6 +10,8 @@
 #include "forebay/base/clock.h"
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
+#include "forebay/base/task.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/control/config.h"
 #include "forebay/env/builtin.h"
 #include "forebay/env/environment.h"
@@ -20,14 +22,14 @@ namespace {
 
 // The environment without env.tools.
 Result<std::unique_ptr<env::EnvironmentPool>> MakeInner(const control::Config& config,
-                                                        const std::string& stderr_path,
-                                                        Loop& loop) {
+                                                        const std::string& stderr_path, Loop& loop,
+                                                        WorkerPool* workers) {
   const control::EnvSection& e = config.env;
   const nlohmann::json env_options = nlohmann::json::parse(e.options, nullptr, false);
   if (!env_options.is_object()) {
     return InvalidArgument("env.options must be a JSON object, for instance '{\"digits\": 1}'");
   }
-  if (e.kind == "openenv") return MakeOpenEnv(config, env_options, loop);
+  if (e.kind == "openenv") return MakeOpenEnv(config, env_options, loop, workers);
   if (e.kind == "builtin") return env::MakeBuiltin(e.builtin, env_options, loop, config.folder);
 
   env::SubprocessOptions options;
@@ -41,6 +43,7 @@ Result<std::unique_ptr<env::EnvironmentPool>> MakeInner(const control::Config& c
   options.episodes_per_process = e.episodes_per_process;
   options.start_deadline = FromSeconds(e.start_deadline_s);
   options.stderr_path = stderr_path;
+  options.workers = workers;
   FB_ASSIGN_OR_RETURN(std::unique_ptr<env::SubprocessPool> pool,
                       env::SubprocessPool::Create(loop, std::move(options)));
   return std::unique_ptr<env::EnvironmentPool>(std::move(pool));
@@ -62,10 +65,10 @@ std::string PythonPath(const control::Config& config) {
 
 Result<std::unique_ptr<env::EnvironmentPool>> MakeEnvironment(const control::Config& config,
                                                               const std::string& stderr_path,
-                                                              Loop& loop) {
+                                                              Loop& loop, WorkerPool* workers) {
   FB_ASSIGN_OR_RETURN(std::unique_ptr<env::EnvironmentPool> inner,
-                      MakeInner(config, stderr_path, loop));
-  return AddTools(config, stderr_path, loop, std::move(inner));
+                      MakeInner(config, stderr_path, loop, workers));
+  return AddTools(config, stderr_path, loop, workers, std::move(inner));
 }
 
 Task<Status> CheckEnvironment(Loop& loop, env::EnvironmentPool& pool, Duration start_deadline,

@@ -6,16 +6,18 @@
 
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
+#include "forebay/base/task.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/control/config.h"
 #include "forebay/env/environment.h"
 
 namespace forebay::apps {
 
-// `stderr_path` takes what the environment's processes print; "" drops it. kInvalidArgument names
-// the key.
+// `stderr_path` takes what the environment's processes print; "" drops it. `workers` read and write
+// long messages; null: the loop does. kInvalidArgument names the key.
 Result<std::unique_ptr<env::EnvironmentPool>> MakeEnvironment(const control::Config& config,
                                                               const std::string& stderr_path,
-                                                              Loop& loop);
+                                                              Loop& loop, WorkerPool* workers);
 
 // env.python_path in front of our PYTHONPATH; "" when it names no folder.
 std::string PythonPath(const control::Config& config);

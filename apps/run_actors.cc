@@ -316,8 +316,8 @@ Status RunActors::MakePlayers() {
   }
   FB_RETURN_IF_ERROR(rollout::CheckEpisodeSetup(*deps_.model->tokenizer, *deps_.model->chat,
                                                 Episode("train", c.rollout.temperature)));
-  FB_ASSIGN_OR_RETURN(environments_,
-                      MakeEnvironment(c, deps_.run->path() + "/environment.log", *loop_));
+  FB_ASSIGN_OR_RETURN(environments_, MakeEnvironment(c, deps_.run->path() + "/environment.log",
+                                                     *loop_, workers_.get()));
   return OkStatus();
 }
 

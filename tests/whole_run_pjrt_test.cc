@@ -120,7 +120,7 @@ class PlainLoop {
         MakeLearnerOptions(config, (*run)->checkpoints_path()), *client_, *model_.model, start));
     engine_ = Value(rollout::MakeXlaEngine(MakeEngineOptions(config), *client_, model_.model,
                                            *learner_->snapshot()));
-    environments_ = Value(MakeEnvironment(config, "", *loop_));
+    environments_ = Value(MakeEnvironment(config, "", *loop_, nullptr));
     buffer::Recovery recovery;
     buffer_ =
         Value(buffer::Buffer::Open({.durability = buffer::Durability::kMemory,

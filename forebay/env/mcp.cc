@@ -19,6 +19,7 @@
 #include "forebay/base/one_shot.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
+#include "forebay/env/json_work.h"
 #include "forebay/env/mcp/client.h"
 #include "forebay/env/mcp/http.h"
 #include "forebay/env/mcp/messages.h"
@@ -69,15 +70,17 @@ struct Shared : std::enable_shared_from_this<Shared> {
 
   Result<std::shared_ptr<mcp::Transport>> Start() const {
     if (!options.url.empty()) {
-      return mcp::MakeHttp(http, {.url = options.url,
-                                  .bearer = options.bearer,
-                                  .message_bytes_max = options.message_bytes_max});
+      return mcp::MakeHttp(http, JsonWork(loop, options.workers),
+                           {.url = options.url,
+                            .bearer = options.bearer,
+                            .message_bytes_max = options.message_bytes_max});
     }
     return mcp::StartStdio(loop, {.process = {.command = options.command,
                                               .folder = options.folder,
                                               .environment = options.environment},
                                   .line_bytes_max = options.message_bytes_max,
-                                  .log = log});
+                                  .log = log,
+                                  .workers = options.workers});
   }
 
   static Task<ClientResult> Connect(std::shared_ptr<Shared> self, TimePoint deadline) {
@@ -92,7 +95,8 @@ struct Shared : std::enable_shared_from_this<Shared> {
     ClientResult client = Unavailable("");
     Result<std::shared_ptr<mcp::Transport>> transport = self->Start();
     if (transport.ok()) {
-      Task<ClientResult> connecting = mcp::Client::Connect(*transport, self->options.version, end);
+      Task<ClientResult> connecting = mcp::Client::Connect(
+          *transport, JsonWork(self->loop, self->options.workers), self->options.version, end);
       client = co_await std::move(connecting);
     } else {
       client = transport.status();

@@ -11,6 +11,7 @@
 #include "forebay/base/clock.h"
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/env/tools.h"
 
 namespace forebay::env {
@@ -36,6 +37,7 @@ struct McpOptions {
 
   Duration start_deadline = std::chrono::seconds(60);  // until the tools are known
   size_t message_bytes_max = size_t{4} << 20;
+  WorkerPool* workers = nullptr;  // read and write long messages (json_work.h); null: the loop does
   // After a failed start the next one waits this long, then twice that, ... up to `backoff_max`.
   Duration backoff = std::chrono::milliseconds(500);
   Duration backoff_max = std::chrono::seconds(30);

@@ -21,6 +21,7 @@
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
+#include "forebay/env/json_work_testing.h"
 #include "forebay/env/mcp/messages.h"
 #include "forebay/env/mcp_testing.h"
 #include "forebay/env/subprocess/process.h"
@@ -176,6 +177,40 @@ TEST_P(McpWaysTest, TheServerMayAskMeanwhile) {
   Open(OptionsOf(GetParam()));
   EXPECT_EQ(Text("ask"), "1");
   EXPECT_THAT(Text("log"), HasSubstr("answer {}"));  // of the ping
+}
+
+TEST_P(McpWaysTest, TheLoopGoesOnWhileALongAnswerOrCallIsReadAndWritten) {
+  HeldWorkers reads, writes;
+  const Way& way = GetParam();
+  for (HeldWorkers* held : {&reads, &writes}) {
+    McpOptions options = OptionsOf(way);
+    options.message_bytes_max = size_t{64} << 20;
+    options.workers = held->pool();
+    Open(std::move(options));
+    const size_t bytes = way.mode == "sse" ? 3'000'000 : 30'000'000;
+    ToolCall call{.name = "long", .arguments = R"({"bytes": )" + std::to_string(bytes) + "}"};
+    if (held == &writes) {
+      call = {.name = "size", .arguments = R"({"of": ")" + std::string(bytes, 'y') + R"("})"};
+    }
+    const Result<ToolResult> result =
+        AwaitHeld(*loop_, *held, session_->Call(std::move(call), Soon()));
+    ASSERT_TRUE(result.ok()) << result.status().ToString();
+    EXPECT_EQ(result->text, held == &writes ? std::to_string(bytes) : std::string(bytes, 'x'));
+    // While it waits for a worker a call keeps its deadline.
+    HeldWorkers full;
+    session_.reset();
+    Shutdown();
+    options = OptionsOf(way);
+    options.workers = full.pool();
+    Open(std::move(options));
+    EXPECT_EQ(Call("long", R"({"bytes": 100000})", milliseconds(200)).status().code(),
+              StatusCode::kDeadlineExceeded);
+    full.Release();
+    EXPECT_EQ(Text("add", R"({"a": 1, "b": 1})"), "2");
+    session_.reset();
+    Shutdown();
+    provider_.reset();
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, McpWaysTest,

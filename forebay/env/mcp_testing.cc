@@ -22,7 +22,7 @@ def tool(name, **properties):
             "inputSchema": {"type": "object", "properties": properties}}
 
 TOOLS = [tool("add", a={"type": "number"}, b={"type": "number"})] + [tool(n) for n in (
-    "fail", "picture", "slow", "die", "garbage", "flood", "count", "structured", "ask", "secret", "log", "crash", "input")]
+    "fail", "picture", "slow", "die", "garbage", "flood", "count", "structured", "ask", "secret", "log", "crash", "input", "long", "size")]
 
 class Error(Exception): pass
 
@@ -47,6 +47,8 @@ def call(name, arguments, session):
         print("last words", file=sys.stderr, flush=True)
         os._exit(3)
     if name == "count": return text(calls)
+    if name == "long": return text("x" * arguments["bytes"])
+    if name == "size": return text(len(arguments["of"]))
     if name == "structured": return {"content": [], "structuredContent": {"x": [1, 2]}}
     if name == "secret": return text(session.get("authorization"))
     if name == "log": return text(json.dumps(log))

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "forebay/base/task.h"
 #include "forebay/base/websocket.h"
 #include "forebay/env/environment.h"
+#include "forebay/env/json_work.h"
 #include "forebay/env/openenv/messages.h"
 #include "forebay/env/places.h"
 
@@ -35,6 +37,7 @@ struct Shared {
   OpenEnvOptions options;
   Template action, reset;
   std::shared_ptr<Places> places;
+  JsonWork work;
   int64_t closing = 0;                       // connections that say goodbye
   std::optional<OneShot<bool>> none_left{};  // set when they have
 };
@@ -91,10 +94,16 @@ class OpenEnvironment final : public Environment {
   Task<Result<StepResult>> Step(std::string action, TimePoint deadline) override {
     if (!socket_) co_return FailedPrecondition("a step before the reset of its episode");
     StepResult result;
-    const openenv::Action sent = openenv::ActionText(shared_->action, action);
-    std::string invalid = sent.error;
+    const size_t bytes = action.size();
+    Task<Result<openenv::Action>> writing =
+        shared_->work.Run(bytes, deadline, [shared = shared_, action = std::move(action)] {
+          return Result<openenv::Action>(openenv::ActionText(shared->action, action));
+        });
+    Result<openenv::Action> sent = co_await std::move(writing);
+    if (!sent.ok()) co_return sent.status().WithContext("step");
+    std::string invalid = std::move(sent->error);
     if (invalid.empty()) {
-      Task<Result<Answer>> asking = Ask(sent.text, deadline);
+      Task<Result<Answer>> asking = Ask(std::move(sent->text), deadline);
       Result<Answer> answer = co_await std::move(asking);
       if (!answer.ok()) co_return answer.status().WithContext("step");
       invalid = answer->invalid;
@@ -130,9 +139,16 @@ class OpenEnvironment final : public Environment {
     // A server that is full says so and hangs up: its word counts.
     if (!sent.ok() && sent.code() != StatusCode::kUnavailable) co_return sent;
     Task<Result<std::string>> receiving = socket_->Receive(deadline);
-    const Result<std::string> message = co_await std::move(receiving);
+    Result<std::string> message = co_await std::move(receiving);
     if (!message.ok()) co_return message.status();
-    co_return openenv::ParseAnswer(*message, shared_->options.observation);
+    const size_t bytes = message->size();
+    Task<Result<Answer>> reading = shared_->work.Run(
+        bytes, deadline,
+        [shared = shared_, message = std::make_shared<const std::string>(std::move(*message))] {
+          return openenv::ParseAnswer(*message, shared->options.observation);
+        });
+    Result<Answer> answer = co_await std::move(reading);
+    co_return answer;
   }
 
   std::vector<Message> First(const Answer& answer) const {
@@ -204,12 +220,14 @@ Result<std::unique_ptr<EnvironmentPool>> MakeOpenEnvPool(Loop& loop, OpenEnvOpti
     return InvalidArgument("message_bytes_max of an OpenEnv server must be 1024 or more");
   }
   auto places = std::make_shared<Places>(loop, options.sessions_max, "sessions_max");
+  const JsonWork work(loop, options.workers);
   return std::unique_ptr<EnvironmentPool>(
       std::make_unique<OpenEnvPool>(std::make_shared<Shared>(Shared{.loop = loop,
                                                                     .options = std::move(options),
                                                                     .action = std::move(action),
                                                                     .reset = std::move(reset),
-                                                                    .places = std::move(places)})));
+                                                                    .places = std::move(places),
+                                                                    .work = work})));
 }
 
 }  // namespace forebay::env

@@ -9,6 +9,7 @@
 #include "forebay/base/clock.h"
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/env/environment.h"
 
 namespace forebay::env {
@@ -34,6 +35,7 @@ struct OpenEnvOptions {
   int64_t sessions_max = 64;  // connections at once; others wait. The server has a limit, too:
                               // beyond it, it is asked again until the deadline.
   size_t message_bytes_max = size_t{4} << 20;
+  WorkerPool* workers = nullptr;  // read and write long messages (json_work.h); null: the loop does
 };
 
 // The reward of a step is the component "reward". An action that the server calls invalid, or that

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -20,6 +21,7 @@
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
 #include "forebay/env/environment.h"
+#include "forebay/env/json_work_testing.h"
 #include "forebay/env/openenv/messages.h"
 #include "forebay/env/openenv_testing.h"
 #include "forebay/env/subprocess/process.h"
@@ -109,6 +111,24 @@ TEST_F(OpenEnvTest, AnEpisodeIsPlayed) {
   step = Step("right");
   EXPECT_EQ(step->rewards.at("reward"), 1);
   EXPECT_TRUE(step->done);
+}
+
+TEST_F(OpenEnvTest, TheLoopGoesOnWhileALongAnswerOrActionIsReadAndWritten) {
+  constexpr size_t kBytes = 30'000'000;
+  HeldWorkers reads, writes;
+  for (HeldWorkers* held : {&reads, &writes}) {
+    Open({.message_bytes_max = size_t{64} << 20, .workers = held->pool()});
+    ASSERT_TRUE(Reset(*environment_).ok());
+    const bool reading = held == &reads;
+    // The small server takes a while for each byte that it is sent.
+    std::string action = reading ? "long " + std::to_string(kBytes) : std::string(200'000, 'y');
+    const std::string seen = reading ? std::string(kBytes, 'x') : "saw " + action;
+    const Result<StepResult> step =
+        AwaitHeld(*loop_, *held, environment_->Step(std::move(action), Soon()));
+    ASSERT_TRUE(step.ok()) << step.status().ToString();
+    EXPECT_TRUE(step->messages.at(0).content == seen);
+    environment_.reset();
+  }
 }
 
 TEST_F(OpenEnvTest, ObservationsBecomeText) {

@@ -87,6 +87,7 @@ class Handler(socketserver.StreamRequestHandler):
         elif say == "cut": return False
         elif say == "hang": time.sleep(1000)
         elif say == "flood": self.send("x" * 10_000_000)
+        elif say and say.startswith("long "): self.observation({"text": "x" * int(say[5:])})
         elif say == "closes": self.observation({"text": str(closes)})
         elif say == "sessions": self.observation({"text": str(sessions)})
         elif say is None: self.observation({"text": json.dumps(message["data"])})

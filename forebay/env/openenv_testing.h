@@ -11,7 +11,7 @@ namespace forebay::env {
 // listens on 127.0.0.1 and writes its port into the file. One session: reset gives {"text": what
 // reset was told, as JSON}; a step's "message" is answered by "saw ..." with reward 0.5, but: right
 // ends it with reward 1; two gives an observation of two fields; invalid, raise, garbage, odd, cut,
-// hang, flood and null do as they say; sessions tells how many there are.
+// hang, flood and null do as they say; "long N" gives N letters; sessions tells how many there are.
 std::string WriteOpenEnvServer(const TempFolder& folder);
 
 }  // namespace forebay::env

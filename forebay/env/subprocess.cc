@@ -38,19 +38,24 @@ class SubprocessEnvironment final : public Environment {
   ~SubprocessEnvironment() override { worker_->Close(episode_); }
 
   Task<Result<std::vector<Message>>> Reset(ResetRequest request, TimePoint deadline) override {
-    const Line line = [&request, episode = episode_](uint64_t id, Duration left) {
+    const Line line = [request = std::move(request), episode = episode_](uint64_t id,
+                                                                         Duration left) {
       return ResetLine(id, episode, request, left);
     };
-    Result<StepResult> result = co_await Worker::Call(worker_, episode_, deadline, line);
+    Task<Result<StepResult>> calling = Worker::Call(worker_, episode_, deadline, 0, line);
+    Result<StepResult> result = co_await std::move(calling);
     if (!result.ok()) co_return result.status();
     co_return std::move(result->messages);
   }
 
   Task<Result<StepResult>> Step(std::string action, TimePoint deadline) override {
-    const Line line = [&action, episode = episode_](uint64_t id, Duration left) {
-      return StepLine(id, episode, action, left);
+    const size_t bytes = action.size();
+    const Line line = [action = std::make_shared<const std::string>(std::move(action)),
+                       episode = episode_](uint64_t id, Duration left) {
+      return StepLine(id, episode, *action, left);
     };
-    Result<StepResult> result = co_await Worker::Call(worker_, episode_, deadline, line);
+    Task<Result<StepResult>> calling = Worker::Call(worker_, episode_, deadline, bytes, line);
+    Result<StepResult> result = co_await std::move(calling);
     co_return result;
   }
 

@@ -12,6 +12,7 @@
 #include "forebay/base/clock.h"
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/env/environment.h"
 
 namespace forebay::env {
@@ -25,6 +26,7 @@ struct SubprocessOptions {
   int64_t memory_bytes_max = 0;       // address space of each process; 0: as ours
 
   size_t line_bytes_max = size_t{4} << 20;
+  WorkerPool* workers = nullptr;    // read and write long lines (json_work.h); null: the loop does
   size_t stderr_tail_bytes = 4096;  // kept for error messages
   std::string stderr_path;          // what processes write to stderr is appended here; "" drops it
   int64_t stderr_file_bytes_max = int64_t{64} << 20;  // then it becomes PATH.1

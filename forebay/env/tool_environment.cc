@@ -16,6 +16,7 @@
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
 #include "forebay/env/environment.h"
+#include "forebay/env/json_work.h"
 #include "forebay/env/tool_calls.h"
 #include "forebay/env/tools.h"
 #include "forebay/env/tools/text.h"
@@ -32,6 +33,7 @@ struct Shared {
   std::unique_ptr<EnvironmentPool> inner;
   std::vector<std::unique_ptr<ToolProvider>> providers;
   ToolEnvironmentOptions options;
+  JsonWork work;
 };
 
 class ToolEnvironment final : public Environment {
@@ -43,6 +45,9 @@ class ToolEnvironment final : public Environment {
     Task<Status> opening = OpenSessions(deadline);
     const Status opened = co_await std::move(opening);
     if (!opened.ok()) co_return opened;
+    Task<Status> describing = Describe(deadline);
+    const Status described = co_await std::move(describing);
+    if (!described.ok()) co_return described;
     Task<Result<std::vector<Message>>> resetting = inner_->Reset(std::move(request), deadline);
     Result<std::vector<Message>> messages = co_await std::move(resetting);
     if (messages.ok() && shared_->options.prompt == Prompt::kSystem) AddPrompt(&*messages);
@@ -50,15 +55,20 @@ class ToolEnvironment final : public Environment {
   }
 
   Task<Result<StepResult>> Step(std::string action, TimePoint deadline) override {
-    ToolAnswer answer = ParseToolAnswer(action);
-    if (answer.calls.empty() && answer.broken.empty()) {
-      Task<Result<StepResult>> stepping = inner_->Step(std::move(action), deadline);
+    const auto written = std::make_shared<std::string>(std::move(action));
+    Task<Result<ToolAnswer>> reading = shared_->work.Run(written->size(), deadline, [written] {
+      return Result<ToolAnswer>(ParseToolAnswer(*written));
+    });
+    Result<ToolAnswer> answer = co_await std::move(reading);
+    if (!answer.ok()) co_return answer.status();
+    if (answer->calls.empty() && answer->broken.empty()) {
+      Task<Result<StepResult>> stepping = inner_->Step(std::move(*written), deadline);
       Result<StepResult> step = co_await std::move(stepping);
       co_return step;
     }
     StepResult result;
     int64_t called = 0;
-    for (ToolCall& call : answer.calls) {
+    for (ToolCall& call : answer->calls) {
       ToolResult told;
       if (++called > shared_->options.calls_per_turn_max) {
         told = {.text = fmt::format("at most {} calls in one turn are answered",
@@ -72,7 +82,7 @@ class ToolEnvironment final : public Environment {
       }
       result.messages.push_back(Tell(told));
     }
-    for (const BrokenToolCall& broken : answer.broken) {
+    for (const BrokenToolCall& broken : answer->broken) {
       result.messages.push_back(
           Tell({.text = fmt::format("this tool call cannot be read, {}: {}", broken.reason,
                                     PrintableText(broken.text, kEchoBytesMax)),
@@ -82,8 +92,7 @@ class ToolEnvironment final : public Environment {
   }
 
   std::string tools_json() const override {
-    if (shared_->options.prompt != Prompt::kTemplate) return "";
-    return ToolsJson(AllTools());
+    return shared_->options.prompt == Prompt::kTemplate ? description_ : "";
   }
 
  private:
@@ -145,18 +154,34 @@ class ToolEnvironment final : public Environment {
     return {.role = "user", .content = fmt::format("<tool_response>\n{}\n</tool_response>", text)};
   }
 
-  void AddPrompt(std::vector<Message>* messages) const {
-    const std::string prompt = ToolsPrompt(AllTools());
+  // What the model is told of its tools, whose schemas may be long.
+  Task<Status> Describe(TimePoint deadline) {
+    const auto tools = std::make_shared<const std::vector<ToolSpec>>(AllTools());
+    size_t bytes = 0;
+    for (const ToolSpec& tool : *tools) bytes += tool.description.size() + tool.parameters.size();
+    Task<Result<std::string>> writing =
+        shared_->work.Run(bytes, deadline, [tools, prompt = shared_->options.prompt] {
+          return Result<std::string>(prompt == Prompt::kTemplate ? ToolsJson(*tools)
+                                                                 : ToolsPrompt(*tools));
+        });
+    Result<std::string> written = co_await std::move(writing);
+    if (!written.ok()) co_return written.status();
+    description_ = std::move(*written);
+    co_return OkStatus();
+  }
+
+  void AddPrompt(std::vector<Message>* messages) {
     if (!messages->empty() && messages->front().role == "system") {
-      messages->front().content += "\n\n" + prompt;
+      messages->front().content += "\n\n" + description_;
     } else {
-      messages->insert(messages->begin(), {.role = "system", .content = prompt});
+      messages->insert(messages->begin(), {.role = "system", .content = std::move(description_)});
     }
   }
 
   std::shared_ptr<Shared> shared_;
   std::unique_ptr<Environment> inner_;
   std::vector<std::unique_ptr<ToolSession>> sessions_;
+  std::string description_;  // of the tools
 };
 
 class ToolPool final : public EnvironmentPool {
@@ -198,11 +223,12 @@ Result<std::unique_ptr<EnvironmentPool>> MakeToolEnvironment(
         "of an environment with tools, call_deadline must be more than 0, calls_per_turn_max 1 or "
         "more and result_bytes_max 64 or more");
   }
-  return std::unique_ptr<EnvironmentPool>(
-      std::make_unique<ToolPool>(std::make_shared<Shared>(Shared{.loop = loop,
-                                                                 .inner = std::move(inner),
-                                                                 .providers = std::move(providers),
-                                                                 .options = options})));
+  return std::unique_ptr<EnvironmentPool>(std::make_unique<ToolPool>(
+      std::make_shared<Shared>(Shared{.loop = loop,
+                                      .inner = std::move(inner),
+                                      .providers = std::move(providers),
+                                      .options = options,
+                                      .work = JsonWork(loop, options.workers)})));
 }
 
 }  // namespace forebay::env

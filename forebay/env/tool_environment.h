@@ -10,6 +10,7 @@
 #include "forebay/base/clock.h"
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
+#include "forebay/base/worker_pool.h"
 #include "forebay/env/environment.h"
 #include "forebay/env/tools.h"
 
@@ -25,6 +26,7 @@ struct ToolEnvironmentOptions {
   Duration call_deadline = std::chrono::seconds(60);  // of one call, within the step's deadline
   int64_t calls_per_turn_max = 16;                    // the rest is refused
   size_t result_bytes_max = size_t{16} << 10;         // longer results are shortened
+  WorkerPool* workers = nullptr;  // read long actions (json_work.h); null: the loop does
 };
 
 // The inner environment gives the first messages and grades what the model writes when it calls no

@@ -17,6 +17,7 @@
 #include "forebay/base/sse.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
+#include "forebay/env/json_work.h"
 #include "forebay/env/mcp/messages.h"
 #include "forebay/env/mcp/transport.h"
 #include "forebay/env/tools/text.h"
@@ -28,20 +29,28 @@ constexpr size_t kShownBytes = 300;
 
 class Http final : public Transport {
  public:
-  Http(std::shared_ptr<HttpClient> client, HttpTransportOptions options)
-      : client_(std::move(client)), options_(std::move(options)) {}
+  Http(std::shared_ptr<HttpClient> client, JsonWork work, HttpTransportOptions options)
+      : client_(std::move(client)), work_(work), options_(std::move(options)) {}
 
-  Task<Result<Reply>> Request(std::string method, Json params, TimePoint deadline) override {
+  Task<Result<Reply>> Request(std::string method, Json params, size_t params_bytes,
+                              TimePoint deadline) override {
     if (broken_) co_return Lost();
     const int64_t id = ++last_id_;
-    HttpCall call = Call(RequestText(id, method, params), deadline);
+    std::string name;
+    if (const auto named = params.find("name"); named != params.end() && named->is_string()) {
+      name = named->get<std::string>();
+    }
+    Task<Result<std::string>> writing =
+        work_.Run(params_bytes, deadline, [id, method, params = std::move(params)] {
+          return Result<std::string>(RequestText(id, method, params));
+        });
+    Result<std::string> text = co_await std::move(writing);
+    if (!text.ok()) co_return text.status();
+    HttpCall call = Call(std::move(*text), deadline);
     call.repeatable = method != "tools/call";
     if (version_ == kStateless) {
       call.request.headers.Set("Mcp-Method", method);
-      const auto name = params.find("name");
-      if (name != params.end() && name->is_string()) {
-        call.request.headers.Set("Mcp-Name", name->get<std::string>());
-      }
+      if (!name.empty()) call.request.headers.Set("Mcp-Name", name);
     }
     Task<Result<std::unique_ptr<HttpStream>>> opening = client_->Open(std::move(call));
     Result<std::unique_ptr<HttpStream>> stream = co_await std::move(opening);
@@ -56,7 +65,7 @@ class Http final : public Transport {
       Result<Reply> reply = co_await std::move(reading);
       co_return reply;
     }
-    Task<Result<Reply>> reading = ReadBody(std::move(*stream), id);
+    Task<Result<Reply>> reading = ReadBody(std::move(*stream), id, deadline);
     Result<Reply> reply = co_await std::move(reading);
     co_return reply;
   }
@@ -109,13 +118,15 @@ class Http final : public Transport {
     SseReader reader(std::move(stream));
     while (true) {
       Task<Result<std::optional<SseEvent>>> reading = reader.Next();
-      const Result<std::optional<SseEvent>> event = co_await std::move(reading);
+      Result<std::optional<SseEvent>> event = co_await std::move(reading);
       if (!event.ok()) co_return event.status();
       if (!event->has_value()) {
         co_return Unavailable("the MCP server ended its stream of events before it had answered");
       }
       if ((*event)->data.empty()) continue;  // it only gives an id to come back with
-      Result<ServerMessage> message = ParseServerMessage((*event)->data);
+      const auto data = std::make_shared<const std::string>(std::move((*event)->data));
+      Task<Result<ServerMessage>> parsing = Parse(data, deadline);
+      Result<ServerMessage> message = co_await std::move(parsing);
       if (!message.ok()) co_return message.status();
       if (auto* reply = std::get_if<ReplyMessage>(&*message)) {
         if (reply->id == id) co_return std::move(reply->reply);
@@ -126,8 +137,15 @@ class Http final : public Transport {
     }
   }
 
-  Task<Result<Reply>> ReadBody(std::unique_ptr<HttpStream> stream, int64_t id) {
-    std::string body;
+  Task<Result<ServerMessage>> Parse(std::shared_ptr<const std::string> text, TimePoint deadline) {
+    const size_t bytes = text->size();
+    return work_.Run(bytes, deadline,
+                     [text = std::move(text)] { return ParseServerMessage(*text); });
+  }
+
+  Task<Result<Reply>> ReadBody(std::unique_ptr<HttpStream> stream, int64_t id, TimePoint deadline) {
+    const auto text = std::make_shared<std::string>();
+    std::string& body = *text;
     while (true) {
       Task<Result<std::optional<std::string>>> reading = stream->Read();
       Result<std::optional<std::string>> piece = co_await std::move(reading);
@@ -141,7 +159,8 @@ class Http final : public Transport {
       co_return Lost();
     }
     // An error of JSON-RPC comes with an HTTP status of its own.
-    Result<ServerMessage> message = ParseServerMessage(body);
+    Task<Result<ServerMessage>> parsing = Parse(text, deadline);
+    Result<ServerMessage> message = co_await std::move(parsing);
     if (message.ok()) {
       auto* reply = std::get_if<ReplyMessage>(&*message);
       if (reply != nullptr && reply->id == id) co_return std::move(reply->reply);
@@ -169,6 +188,7 @@ class Http final : public Transport {
   }
 
   std::shared_ptr<HttpClient> client_;
+  const JsonWork work_;
   const HttpTransportOptions options_;
   int64_t last_id_ = 0;
   std::string session_, version_;
@@ -177,9 +197,9 @@ class Http final : public Transport {
 
 }  // namespace
 
-std::shared_ptr<Transport> MakeHttp(std::shared_ptr<HttpClient> client,
+std::shared_ptr<Transport> MakeHttp(std::shared_ptr<HttpClient> client, JsonWork work,
                                     HttpTransportOptions options) {
-  return std::make_shared<Http>(std::move(client), std::move(options));
+  return std::make_shared<Http>(std::move(client), work, std::move(options));
 }
 
 }  // namespace forebay::env::mcp

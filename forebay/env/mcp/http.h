@@ -7,6 +7,7 @@
 #include <string>
 
 #include "forebay/base/http_client.h"
+#include "forebay/env/json_work.h"
 #include "forebay/env/mcp/transport.h"
 
 namespace forebay::env::mcp {
@@ -18,7 +19,7 @@ struct HttpTransportOptions {
 };
 
 // `client` is shared by connections and outlives them. Nothing is sent yet.
-std::shared_ptr<Transport> MakeHttp(std::shared_ptr<HttpClient> client,
+std::shared_ptr<Transport> MakeHttp(std::shared_ptr<HttpClient> client, JsonWork work,
                                     HttpTransportOptions options);
 
 }  // namespace forebay::env::mcp

@@ -69,7 +69,7 @@ bool KnownVersion(std::string_view version) {
 
 Result<ServerMessage> ParseServerMessage(std::string_view text) {
   if (TooDeep(text)) return NotMcp("JSON that is nested too deep", text);
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return NotMcp("something that is no JSON object", text);
   const Json* id = Find(json, "id");
   if (const Json* method = Find(json, "method")) {
@@ -84,8 +84,8 @@ Result<ServerMessage> ParseServerMessage(std::string_view text) {
     message.reply.error =
         RpcError{.code = code != nullptr && code->is_number_integer() ? code->get<int64_t>() : 0,
                  .message = PrintableText(TextOf(*error, "message"), kDescriptionBytesMax)};
-  } else if (const Json* result = Find(json, "result"); result != nullptr && result->is_object()) {
-    message.reply.result = *result;
+  } else if (const auto result = json.find("result"); result != json.end() && result->is_object()) {
+    message.reply.result = std::move(*result);
   } else {
     return NotMcp("a message that is no request, result or error", text);
   }
@@ -94,6 +94,7 @@ Result<ServerMessage> ParseServerMessage(std::string_view text) {
     return NotMcp("an answer without the number of its request", text);
   }
   message.id = id->get<int64_t>();
+  message.reply.bytes = text.size();
   return ServerMessage(std::move(message));
 }
 

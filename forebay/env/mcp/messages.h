@@ -1,6 +1,7 @@
 // The messages of MCP as far as tools need them. Pure functions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -36,6 +37,7 @@ inline constexpr int64_t kUnsupportedVersion = -32022;
 struct Reply {
   Json result;                    // an object
   std::optional<RpcError> error;  // then there is no result
+  size_t bytes = 0;               // of the message it came in
 };
 
 // What a server sends.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,6 +18,7 @@
 #include "forebay/base/one_shot.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
+#include "forebay/env/json_work.h"
 #include "forebay/env/mcp/messages.h"
 #include "forebay/env/mcp/transport.h"
 #include "forebay/env/subprocess/line_process.h"
@@ -26,7 +28,8 @@ namespace {
 
 class Stdio final : public Transport, public std::enable_shared_from_this<Stdio> {
  public:
-  Stdio(Loop& loop, size_t line_bytes_max) : loop_(loop), line_bytes_max_(line_bytes_max) {}
+  Stdio(Loop& loop, const LineProcessOptions& options)
+      : loop_(loop), work_(loop, options.workers), line_bytes_max_(options.line_bytes_max) {}
   ~Stdio() override {
     if (process_) process_->Abandon();
   }
@@ -34,20 +37,28 @@ class Stdio final : public Transport, public std::enable_shared_from_this<Stdio>
   Status Start(LineProcessOptions options) {
     FB_ASSIGN_OR_RETURN(
         process_,
-        LineProcess::Start(loop_, std::move(options),
-                           {.on_line = [this](std::string_view line) { return Take(line); },
-                            .on_end = [this](const Status& reason) { Fail(reason); }}));
+        LineProcess::Start(
+            loop_, std::move(options),
+            {.read = [weak = weak_from_this()](std::string_view line) { return Read(weak, line); },
+             .on_end = [this](const Status& reason) { Fail(reason); }}));
     return OkStatus();
   }
 
-  Task<Result<Reply>> Request(std::string method, Json params, TimePoint deadline) override {
+  Task<Result<Reply>> Request(std::string method, Json params, size_t params_bytes,
+                              TimePoint deadline) override {
     if (process_->ended()) co_return process_->reason();
     const std::shared_ptr<Stdio> self = shared_from_this();
     const int64_t id = ++last_id_;
-    const std::string text = RequestText(id, method, params);
-    if (text.size() > line_bytes_max_) co_return TooLong(text.size());
+    Task<Result<std::string>> writing = work_.Run(
+        params_bytes, deadline, [id, method = std::move(method), params = std::move(params)] {
+          return Result<std::string>(RequestText(id, method, params));
+        });
+    const Result<std::string> text = co_await std::move(writing);
+    if (!text.ok()) co_return text.status();
+    if (text->size() > line_bytes_max_) co_return TooLong(text->size());
+    if (process_->ended()) co_return process_->reason();
     const Pending pending(self, id, deadline);
-    process_->Send(text);
+    process_->Send(*text);
     Result<Reply> reply = co_await pending.reply().Wait();
     co_return reply;
   }
@@ -105,9 +116,18 @@ class Stdio final : public Transport, public std::enable_shared_from_this<Stdio>
         "a request of {} bytes is longer than {} (message_bytes_max)", bytes, line_bytes_max_));
   }
 
-  Status Take(std::string_view line) {
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) return OkStatus();
-    FB_ASSIGN_OR_RETURN(ServerMessage message, ParseServerMessage(line));
+  // On any thread: only what it returns looks at the connection.
+  static std::function<Status()> Read(std::weak_ptr<Stdio> weak, std::string_view line) {
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) return [] { return OkStatus(); };
+    auto message = std::make_shared<Result<ServerMessage>>(ParseServerMessage(line));
+    return [weak = std::move(weak), message = std::move(message)] {
+      const auto self = weak.lock();
+      return self ? self->Take(std::move(*message)) : OkStatus();
+    };
+  }
+
+  Status Take(Result<ServerMessage> read) {
+    FB_ASSIGN_OR_RETURN(ServerMessage message, std::move(read));
     if (auto* reply = std::get_if<ReplyMessage>(&message)) {
       const auto it = open_.find(reply->id);
       if (it == open_.end()) return OkStatus();  // late
@@ -125,6 +145,7 @@ class Stdio final : public Transport, public std::enable_shared_from_this<Stdio>
   }
 
   Loop& loop_;
+  const JsonWork work_;
   const size_t line_bytes_max_;
   std::shared_ptr<LineProcess> process_;
   int64_t last_id_ = 0;
@@ -134,7 +155,7 @@ class Stdio final : public Transport, public std::enable_shared_from_this<Stdio>
 }  // namespace
 
 Result<std::shared_ptr<Transport>> StartStdio(Loop& loop, LineProcessOptions options) {
-  auto stdio = std::make_shared<Stdio>(loop, options.line_bytes_max);
+  auto stdio = std::make_shared<Stdio>(loop, options);
   FB_RETURN_IF_ERROR(stdio->Start(std::move(options)));
   return std::shared_ptr<Transport>(std::move(stdio));
 }

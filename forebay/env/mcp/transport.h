@@ -1,6 +1,7 @@
 // Transport: how messages reach an MCP server and its replies come back.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "forebay/base/clock.h"
@@ -15,8 +16,10 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // kUnavailable, kDataLoss (then it is broken), kDeadlineExceeded.
-  virtual Task<Result<Reply>> Request(std::string method, Json params, TimePoint deadline) = 0;
+  // `params_bytes` is about how long `params` are as text. kUnavailable, kDataLoss (then it is
+  // broken), kDeadlineExceeded.
+  virtual Task<Result<Reply>> Request(std::string method, Json params, size_t params_bytes,
+                                      TimePoint deadline) = 0;
   virtual Task<Status> Notify(std::string method, Json params, TimePoint deadline) = 0;
   // What was agreed on; the requests before say nothing of it.
   virtual void UseVersion(const std::string& version) = 0;

@@ -58,6 +58,7 @@ LineProcess::LineProcess(Loop& loop, LineProcessOptions options, LineProcessEven
       events_(std::move(events)),
       lines_(options_.line_bytes_max),
       tail_(options_.stderr_tail_bytes),
+      work_(loop, options_.workers),
       reaped_(loop) {}
 
 Result<std::shared_ptr<LineProcess>> LineProcess::Start(Loop& loop, LineProcessOptions options,
@@ -94,9 +95,9 @@ void LineProcess::Abandon() {
 
 void LineProcess::Send(std::string_view line) {
   if (ended() || input_ended_) return;
-  if (outbox_.size() + line.size() > options_.outbox_bytes_max) {
-    Kill(
-        Unavailable(fmt::format("did not read its standard input: {} bytes wait", outbox_.size())));
+  if (const size_t waits = outbox_.size() - sent_;
+      waits + line.size() > options_.outbox_bytes_max) {
+    Kill(Unavailable(fmt::format("did not read its standard input: {} bytes wait", waits)));
     return;
   }
   outbox_.append(line);
@@ -106,10 +107,12 @@ void LineProcess::Send(std::string_view line) {
 
 void LineProcess::Write() {
   while (!outbox_.empty() && !write_watched_ && process_ && process_->input().valid()) {
-    const ssize_t n =
-        send(process_->input().get(), outbox_.data(), outbox_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t n = send(process_->input().get(), outbox_.data() + sent_, outbox_.size() - sent_,
+                           MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n > 0) {
-      outbox_.erase(0, static_cast<size_t>(n));
+      sent_ += static_cast<size_t>(n);
+      // Half at a time: what is sent of a long line is not moved again and again.
+      if (sent_ * 2 > outbox_.size()) outbox_.erase(0, std::exchange(sent_, 0));
     } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
       write_watched_ = true;
       loop_.WhenWritable(process_->input().get(), Weakly([](LineProcess& self) {
@@ -118,6 +121,7 @@ void LineProcess::Write() {
                          }));
     } else if (n < 0 && errno != EINTR) {
       outbox_.clear();
+      sent_ = 0;
       StreamEnded("input");
     }
   }
@@ -127,7 +131,7 @@ void LineProcess::WatchOutput() {
   loop_.WhenReadable(process_->output().get(), Weakly([](LineProcess& self) {
                        if (self.ended()) return;
                        const bool open = self.ReadOutput(kReadBytesPerTurn);
-                       if (self.ended()) return;
+                       if (self.ended() || self.reading_) return;
                        if (open) return self.WatchOutput();
                        self.StreamEnded("output");
                      }));
@@ -142,19 +146,51 @@ void LineProcess::WatchErrors() {
 bool LineProcess::ReadOutput(int64_t bytes_max) {
   return ReadAvailable(process_->output().get(), bytes_max, [this](std::string_view bytes) {
     lines_.Feed(bytes);
-    while (!ended()) {
-      const auto line = lines_.Next();
-      if (!line.ok()) {
-        Kill(line.status());
-      } else if (!line->has_value()) {
-        break;
-      } else if (const Status status = events_.on_line ? events_.on_line(**line) : OkStatus();
-                 !status.ok()) {
-        Kill(status);
-      }
-    }
-    return !ended();
+    TakeLines();
+    return !ended() && !reading_;
   });
+}
+
+void LineProcess::TakeLines() {
+  while (!ended() && !reading_) {
+    const auto line = lines_.Next();
+    if (!line.ok()) {
+      Kill(line.status());
+    } else if (!line->has_value()) {
+      break;
+    } else if (!events_.read) {
+      continue;
+    } else if (work_.IsLong((*line)->size())) {
+      ReadElsewhere(lines_.TakeLine());
+    } else if (const Status status = events_.read(**line)(); !status.ok()) {
+      Kill(status);
+    }
+  }
+}
+
+void LineProcess::ReadElsewhere(std::string line) {
+  reading_ = true;
+  auto text = std::make_shared<std::string>(std::move(line));
+  work_.Post([weak = weak_from_this(), read = events_.read, text = std::move(text)] {
+    return std::function<void()>([weak, take = read(*text)] {
+      if (const auto self = weak.lock()) self->LineWasRead(take);
+    });
+  });
+}
+
+void LineProcess::LineWasRead(const std::function<Status()>& take) {
+  reading_ = false;
+  if (process_ == nullptr) return;
+  if (!ended()) {
+    if (const Status status = take(); !status.ok()) Kill(status);
+  }
+  TakeLines();
+  if (reading_ || process_ == nullptr) return;
+  if (std::exchange(exit_waits_, false)) {
+    OnExit();
+  } else if (!ended()) {
+    WatchOutput();
+  }
 }
 
 bool LineProcess::ReadErrors(int64_t bytes_max) {
@@ -170,6 +206,12 @@ void LineProcess::Kill(const Status& reason) {
   ReadErrors(kDrainBytesMax);
   process_->KillGroup(SIGKILL);
   Break(reason);
+  // Nobody needs the line any more that its end was waiting for.
+  if (std::exchange(exit_waits_, false)) {
+    loop_.Post(Weakly([](LineProcess& self) {
+      if (self.process_) self.OnExit();
+    }));
+  }
 }
 
 void LineProcess::StreamEnded(std::string_view stream) {
@@ -195,7 +237,11 @@ void LineProcess::Break(const Status& reason) {
 }
 
 void LineProcess::OnExit() {
-  if (!ended()) ReadOutput(kDrainBytesMax);  // what it wrote before the end counts
+  if (!ended() && !reading_) ReadOutput(kDrainBytesMax);  // what it wrote before the end counts
+  if (!ended() && reading_) {
+    exit_waits_ = true;
+    return;
+  }
   ReadErrors(kDrainBytesMax);
   const std::optional<ExitStatus> status = process_->Poll();
   if (!status) {

@@ -13,6 +13,8 @@
 #include "forebay/base/one_shot.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
+#include "forebay/base/worker_pool.h"
+#include "forebay/env/json_work.h"
 #include "forebay/env/subprocess/process.h"
 #include "forebay/env/subprocess/stderr_log.h"
 #include "forebay/env/subprocess/wire.h"
@@ -26,12 +28,16 @@ struct LineProcessOptions {
   size_t outbox_bytes_max = size_t{64} << 20;  // written and not taken by the process
   size_t stderr_tail_bytes = 4096;
   std::shared_ptr<RotatingLog> log;  // of its standard error; null drops it
+  WorkerPool* workers = nullptr;     // read long lines; null: read on the loop
 };
 
 // Called on the loop, also from inside the owner's calls. None is called after Abandon.
 struct LineProcessEvents {
-  // Each line of its output; what it returns if not OK ends the process.
-  std::function<Status(std::string_view)> on_line;
+  // Reads a line of its output and gives what is then done about it, on the loop; an error that
+  // this returns ends the process. A long line (kInlineJsonBytes) is read on a worker, so `read`
+  // may touch nothing of the loop, and neither may own the LineProcess. The lines after it wait, in
+  // the process's pipe at last.
+  std::function<std::function<Status()>(std::string_view)> read;
   // Once, why nothing more comes: that reason, Kill's, or how the process ended (kUnavailable),
   // with the last lines of its stderr.
   std::function<void(const Status&)> on_end;
@@ -69,6 +75,9 @@ class LineProcess : public std::enable_shared_from_this<LineProcess> {
   void WatchOutput();
   void WatchErrors();
   bool ReadOutput(int64_t bytes_max);  // false at its end
+  void TakeLines();
+  void ReadElsewhere(std::string line);
+  void LineWasRead(const std::function<Status()>& take);
   bool ReadErrors(int64_t bytes_max);
   void StreamEnded(std::string_view stream);
   void OnExit();
@@ -81,7 +90,11 @@ class LineProcess : public std::enable_shared_from_this<LineProcess> {
   std::unique_ptr<ChildProcess> process_;
   LineSplitter lines_;
   StderrTail tail_;
+  const JsonWork work_;
+  bool reading_ = false;     // a worker reads a line: no other is looked at
+  bool exit_waits_ = false;  // the process has ended meanwhile
   std::string outbox_;
+  size_t sent_ = 0;  // of outbox_
   bool write_watched_ = false;
   bool input_ended_ = false;
   Status reason_;               // why it ended

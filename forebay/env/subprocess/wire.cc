@@ -197,8 +197,18 @@ Result<Reply> ParseReply(std::string_view line) {
 void LineSplitter::Feed(std::string_view bytes) {
   bytes_.erase(0, begin_);
   scanned_ -= begin_;
-  begin_ = 0;
+  begin_ = last_ = 0;
   bytes_.append(bytes);
+}
+
+std::string LineSplitter::TakeLine() {
+  const size_t size = begin_ - last_ - 1;  // without its newline
+  if (size < bytes_.size() / 2) return bytes_.substr(last_, size);
+  std::string rest = bytes_.substr(begin_);
+  bytes_.resize(begin_ - 1);
+  bytes_.erase(0, last_);
+  scanned_ = begin_ = last_ = 0;
+  return std::exchange(bytes_, std::move(rest));
 }
 
 Result<std::optional<std::string_view>> LineSplitter::Next() {
@@ -211,6 +221,7 @@ Result<std::optional<std::string_view>> LineSplitter::Next() {
   scanned_ = end;
   if (newline == std::string::npos) return std::optional<std::string_view>();
   const std::string_view line = std::string_view(bytes_).substr(begin_, newline - begin_);
+  last_ = begin_;
   begin_ = scanned_ = newline + 1;
   return std::optional<std::string_view>(line);
 }

@@ -58,10 +58,14 @@ class LineSplitter {
   // The next line without its newline, valid until the next call of this class; nullopt: none is
   // complete. kDataLoss when a line, complete or not, is too long; nothing can be read after that.
   Result<std::optional<std::string_view>> Next();
+  // The line that Next has just given, for good; it is copied only if it is a small part of what is
+  // held.
+  std::string TakeLine();
 
  private:
   size_t line_bytes_max_;
   std::string bytes_;
+  size_t last_ = 0;     // where the line begins that was given out last
   size_t begin_ = 0;    // of the first line not yet given out
   size_t scanned_ = 0;  // no newline in [begin_, scanned_)
 };

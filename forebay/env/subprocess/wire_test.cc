@@ -147,6 +147,24 @@ TEST(Wire, LinesComeOutWhateverTheChunks) {
   }
 }
 
+TEST(Wire, ALineThatIsTakenLeavesTheOthersWhole) {
+  const std::string stream = "one\n\n0123456789\nfour\nrest";
+  for (size_t chunk = 1; chunk <= stream.size(); ++chunk) {
+    LineSplitter lines(16);
+    std::vector<std::string> all;
+    for (size_t i = 0; i < stream.size(); i += chunk) {
+      lines.Feed(stream.substr(i, chunk));
+      for (auto line = lines.Next(); line.ok() && line->has_value(); line = lines.Next()) {
+        all.push_back(lines.TakeLine());
+      }
+    }
+    lines.Feed("\n");
+    EXPECT_TRUE(lines.Next().ok());
+    all.push_back(lines.TakeLine());
+    EXPECT_EQ(all, (std::vector<std::string>{"one", "", "0123456789", "four", "rest"})) << chunk;
+  }
+}
+
 TEST(Wire, ALineTooLongIsRefusedWithAndWithoutItsEnd) {
   LineSplitter open(8);
   open.Feed("12345678");

@@ -28,9 +28,21 @@
 #include "forebay/env/subprocess/wire.h"
 
 namespace forebay::env {
+
+std::function<Status()> Worker::Read(std::weak_ptr<Worker> weak, std::string_view line) {
+  auto reply = std::make_shared<Result<Reply>>(ParseReply(line));
+  return [weak = std::move(weak), reply = std::move(reply)] {
+    const auto self = weak.lock();
+    return self ? self->Take(std::move(*reply)) : OkStatus();
+  };
+}
+
 Worker::Worker(Loop& loop, std::shared_ptr<const SubprocessOptions> options,
                std::function<void()> on_change)
-    : loop_(loop), options_(std::move(options)), on_change_(std::move(on_change)) {}
+    : loop_(loop),
+      options_(std::move(options)),
+      work_(loop, options_->workers),
+      on_change_(std::move(on_change)) {}
 
 Result<std::shared_ptr<Worker>> Worker::Start(Loop& loop,
                                               std::shared_ptr<const SubprocessOptions> options,
@@ -53,27 +65,23 @@ Status Worker::Begin(std::shared_ptr<RotatingLog> log) {
       .outbox_bytes_max =
           2 * static_cast<size_t>(options_->episodes_per_process + 1) * options_->line_bytes_max,
       .stderr_tail_bytes = options_->stderr_tail_bytes,
-      .log = std::move(log)};
+      .log = std::move(log),
+      .workers = options_->workers};
   options.process.environment["FOREBAY_ENV"] =
       "1";  // tells the SDK to keep stdout for the protocol
   const std::weak_ptr<Worker> weak = weak_from_this();
-  FB_ASSIGN_OR_RETURN(process_, LineProcess::Start(loop_, std::move(options),
-                                                   {.on_line =
-                                                        [weak](std::string_view line) {
-                                                          const auto self = weak.lock();
-                                                          return self ? self->Take(line)
-                                                                      : OkStatus();
-                                                        },
-                                                    .on_end =
-                                                        [weak](const Status& reason) {
-                                                          if (const auto self = weak.lock())
-                                                            self->OnEnd(reason);
-                                                        },
-                                                    .on_reaped =
-                                                        [weak] {
-                                                          if (const auto self = weak.lock())
-                                                            self->OnReaped();
-                                                        }}));
+  FB_ASSIGN_OR_RETURN(
+      process_,
+      LineProcess::Start(loop_, std::move(options),
+                         {.read = [weak](std::string_view line) { return Read(weak, line); },
+                          .on_end =
+                              [weak](const Status& reason) {
+                                if (const auto self = weak.lock()) self->OnEnd(reason);
+                              },
+                          .on_reaped =
+                              [weak] {
+                                if (const auto self = weak.lock()) self->OnReaped();
+                              }}));
   start_timer_ = At(loop_.Now() + options_->start_deadline, [](Worker& self) {
     if (self.state_ != State::kStarting) return;
     self.Kill(DeadlineExceeded(fmt::format("did not say hello within {:.0f} s (start_deadline)",
@@ -110,30 +118,43 @@ void Worker::Close(uint64_t episode) {
 }
 
 Task<Result<StepResult>> Worker::Call(std::shared_ptr<Worker> self, uint64_t episode,
-                                      TimePoint deadline,
+                                      TimePoint deadline, size_t bytes,
                                       std::function<std::string(uint64_t, Duration)> line) {
-  const auto it = self->episodes_.find(episode);
-  if (it == self->episodes_.end() || self->input_ended_) co_return self->reason_;
+  const auto known = self->episodes_.find(episode);
+  if (known == self->episodes_.end() || self->input_ended_) co_return self->reason_;
   const uint64_t id = ++self->last_request_;
   const TimePoint now = self->loop_.Now();
-  const std::string text = line(id, std::max(Duration::zero(), Duration(deadline - now)));
-  if (text.size() > self->options_->line_bytes_max) {
-    co_return InvalidArgument(
-        fmt::format("a request of {} bytes is longer than line_bytes_max = {}", text.size(),
-                    self->options_->line_bytes_max));
-  }
+  const Duration left = std::max(Duration::zero(), Duration(deadline - now));
   const OneShot<Result<StepResult>> waiting(self->loop_);
-  const uint64_t timer = self->At(deadline, [waiting,
-                                             seconds = Seconds(deadline - now)](Worker& worker) {
-    waiting.Set(DeadlineExceeded(fmt::format("the environment `{}` did not answer within {:.1f} s",
-                                             fmt::join(worker.options_->command, " "), seconds)));
+  const uint64_t timer = self->At(deadline, [waiting, left](Worker& worker) {
+    waiting.Set(
+        DeadlineExceeded(fmt::format("the environment `{}` did not answer within {:.1f} s",
+                                     fmt::join(worker.options_->command, " "), Seconds(left))));
   });
-  it->second.request = id;
-  it->second.waiting = waiting;
-  it->second.timer = timer;
-  self->requests_.emplace(id, episode);
-  self->process_->Send(text);
-  Result<StepResult> result = co_await waiting.Wait();
+  known->second.waiting = waiting;
+  known->second.timer = timer;
+
+  Task<Result<std::string>> writing = self->work_.Run(
+      bytes, deadline,
+      [line = std::move(line), id, left] { return Result<std::string>(line(id, left)); });
+  const Result<std::string> text = co_await std::move(writing);
+  const size_t line_bytes_max = self->options_->line_bytes_max;
+  if (waiting.is_set()) {
+    // The deadline came first, or the end of the process: there is nobody to send it to.
+  } else if (!text.ok()) {
+    waiting.Set(text.status());
+  } else if (text->size() > line_bytes_max) {
+    waiting.Set(InvalidArgument(fmt::format(
+        "a request of {} bytes is longer than line_bytes_max = {}", text->size(), line_bytes_max)));
+  } else {
+    const auto it = self->episodes_.find(episode);
+    FB_CHECK(it != self->episodes_.end(), "an episode ended and its request was not told");
+    it->second.request = id;
+    self->requests_.emplace(id, episode);
+    self->process_->Send(*text);
+  }
+  auto answered = waiting.Wait();
+  Result<StepResult> result = co_await answered;
   self->loop_.Cancel(timer);
   co_return result;
 }
@@ -167,8 +188,8 @@ void Worker::OnReaped() {
   on_change_();
 }
 
-Status Worker::Take(std::string_view line) {
-  FB_ASSIGN_OR_RETURN(const Reply reply, ParseReply(line));
+Status Worker::Take(Result<Reply> read) {
+  FB_ASSIGN_OR_RETURN(Reply reply, std::move(read));
   if (std::holds_alternative<HelloReply>(reply)) {
     if (said_hello_) return DataLoss("the environment said hello twice");
     said_hello_ = true;
@@ -178,8 +199,8 @@ Status Worker::Take(std::string_view line) {
     return OkStatus();
   }
   if (!said_hello_) return DataLoss("the environment wrote something before its hello");
-  if (const auto* answer = std::get_if<AnswerReply>(&reply))
-    return TakeAnswer(answer->id, answer->result);
+  if (auto* answer = std::get_if<AnswerReply>(&reply))
+    return TakeAnswer(answer->id, std::move(answer->result));
   if (const auto* error = std::get_if<ErrorReply>(&reply))
     return TakeAnswer(error->id, error->status);
   return TakeClosed(std::get<ClosedReply>(reply).episode);

@@ -1,6 +1,7 @@
 // Worker: one environment process and the episodes in it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -16,6 +17,7 @@
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
 #include "forebay/env/environment.h"
+#include "forebay/env/json_work.h"
 #include "forebay/env/subprocess.h"
 #include "forebay/env/subprocess/line_process.h"
 #include "forebay/env/subprocess/stderr_log.h"
@@ -56,9 +58,10 @@ class Worker : public std::enable_shared_from_this<Worker> {
   uint64_t Open();
   // Gives it back as soon as the process has let go of the episode.
   void Close(uint64_t episode);
-  // One request of an open episode, one at a time. `line(id, left)` is what to send.
+  // One request of an open episode, one at a time. `line(id, left)` is what to send, and is made of
+  // about `bytes` bytes: a long one is written on a worker, so it owns what it refers to.
   static Task<Result<StepResult>> Call(std::shared_ptr<Worker> self, uint64_t episode,
-                                       TimePoint deadline,
+                                       TimePoint deadline, size_t bytes,
                                        std::function<std::string(uint64_t, Duration)> line);
 
   // Fails what is in flight and asks the process to end, by the end of its input.
@@ -79,7 +82,10 @@ class Worker : public std::enable_shared_from_this<Worker> {
          std::function<void()> on_change);
   Status Begin(std::shared_ptr<RotatingLog> log);
 
-  Status Take(std::string_view line);
+  // On any thread: only what it returns looks at the worker.
+  static std::function<Status()> Read(std::weak_ptr<Worker> weak, std::string_view line);
+
+  Status Take(Result<Reply> reply);
   Status TakeAnswer(uint64_t id, Result<StepResult> result);
   Status TakeClosed(uint64_t episode);
   void OnEnd(const Status& reason);
@@ -93,6 +99,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
 
   Loop& loop_;
   std::shared_ptr<const SubprocessOptions> options_;
+  const JsonWork work_;
   std::function<void()> on_change_;
   std::shared_ptr<LineProcess> process_;
   State state_ = State::kStarting;
