@@ -1,5 +1,8 @@
 #include "apps/engine_setup.h"
 
+#include <unistd.h>
+
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -19,6 +22,16 @@
 #include "forebay/xla/client.h"
 
 namespace forebay::apps {
+namespace {
+
+// A run is known by its folder, and folders of different machines may have one path.
+std::string HostName() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "?";
+  return name.data();
+}
+
+}  // namespace
 
 Result<rollout::HttpEngineOptions> MakeHttpEngineOptions(const control::Config& config,
                                                          const LoadedModel& model,
@@ -26,7 +39,8 @@ Result<rollout::HttpEngineOptions> MakeHttpEngineOptions(const control::Config& 
   using Protocol = rollout::HttpEngineProtocol;
   const control::RolloutSection& r = config.rollout;
   rollout::HttpEngineOptions o;
-  o.protocol = r.engine == "sglang"     ? Protocol::kSglang
+  o.protocol = r.engine == "forebay"    ? Protocol::kForebay
+               : r.engine == "sglang"   ? Protocol::kSglang
                : r.engine == "llamacpp" ? Protocol::kLlamaCpp
                                         : Protocol::kVllm;
   o.servers = r.servers;
@@ -52,6 +66,7 @@ Result<rollout::HttpEngineOptions> MakeHttpEngineOptions(const control::Config& 
                          ? std::filesystem::absolute(run_folder + "/rollout_weights").string()
                          : config.Resolve(r.weights_folder);
   o.files = model.files;
+  o.publisher = HostName() + ":" + std::filesystem::absolute(run_folder).string();
   o.versions_ahead_max = MaxStaleness(config);
   return o;
 }

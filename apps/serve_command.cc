@@ -31,6 +31,7 @@
 #include "forebay/learner/train_step.h"
 #include "forebay/rollout/engine.h"
 #include "forebay/rollout/openai_server.h"
+#include "forebay/rollout/weights_endpoint.h"
 #include "forebay/rollout/xla_engine.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/client.h"
@@ -132,10 +133,18 @@ Status CheckAddresses(const rollout::OpenAiServerOptions& options) {
 }
 
 // The server on a thread of its own, until the interrupt.
-Status RunServer(const rollout::ServedModel& model, rollout::OpenAiServerOptions options) {
+// With `current`, the weights that the engine has, it takes newer ones.
+Status RunServer(const rollout::ServedModel& model, rollout::OpenAiServerOptions options,
+                 std::optional<weights::Snapshot> current) {
   const std::unique_ptr<Loop> loop = MakeLoop();
   WorkerPool workers(kTextWorkers);
   options.workers = &workers;
+  std::unique_ptr<rollout::WeightsEndpoint> endpoint;
+  if (current) {
+    endpoint = rollout::WeightsEndpoint::Create(*loop, &workers, *model.engine, *current);
+    options.weights = endpoint.get();
+    current.reset();
+  }
   std::promise<void> interrupted;
   const Interrupt interrupt([&] { interrupted.set_value(); });
   std::thread thread([&] { loop->Run(); });
@@ -215,6 +224,8 @@ Status Serve(const ServeCommand& command) {
   FB_ASSIGN_OR_RETURN(
       const std::unique_ptr<rollout::Engine> engine,
       rollout::MakeXlaEngine(engine_options, *client, loaded.model.model, loaded.snapshot));
+  std::optional<weights::Snapshot> current;
+  if (command.take_weights) current = std::move(loaded.snapshot);
   loaded.snapshot.tensors.clear();  // the engine has its own copy
 
   rollout::ServedModel served{.name = ModelName(command),
@@ -227,7 +238,7 @@ Status Serve(const ServeCommand& command) {
     const std::optional<int32_t> id = tokenizer->TokenId(text);
     if (id) served.stop_tokens.push_back(*id);
   }
-  const Status status = RunServer(served, options);
+  const Status status = RunServer(served, options, std::move(current));
   engine->Shutdown();
   return status;
 }
@@ -248,6 +259,9 @@ ServeApp AddServeCommand(CLI::App& parent) {
   app->add_option("--listen", command->listen,
                   "unix:/path/to.sock or tcp:host:port, instead of --host and --port (repeatable)")
       ->allow_extra_args(false);
+  app->add_flag("--take-weights", command->take_weights,
+                "let a run with rollout.engine = \"forebay\" give new weights: whoever can send "
+                "requests then decides what is sampled");
   app->add_option("--token-file", command->token_file,
                   "clients must send what it holds as their API key");
   app->add_option("--certificate", command->certificate_file, "PEM: TLS on TCP");

@@ -27,7 +27,8 @@ struct ServeCommand {
   std::string plugin, cache_dir;
   int64_t seed = -1;  // -1: from the clock
   double request_deadline_s = 600;
-  bool quiet = false;  // no line for each request
+  bool take_weights = false;  // of a run, while it serves
+  bool quiet = false;         // no line for each request
 };
 
 // Serves until SIGINT or SIGTERM; OK then.

@@ -78,7 +78,7 @@ struct RolloutSection {
   bool deterministic = false;
   int64_t attempts_max = 4;  // failures in one group before its task is quarantined
 
-  // Whose engine: builtin, or servers that speak vllm (`forebay serve` too), sglang, llamacpp.
+  // Whose engine: builtin, or servers: forebay (`forebay serve`), vllm, sglang, llamacpp.
   std::string engine = "builtin";
   std::vector<std::string> servers;  // "http://host:8000", ...
   std::string server_model;          // the name that requests give; empty: none

@@ -24,6 +24,7 @@ Result<Config> Parse(const std::string& rollout, const std::string& run = "") {
 TEST(ConfigEngineTest, ServersAndTheirKindGoTogether) {
   EXPECT_TRUE(Parse("").ok());
   EXPECT_TRUE(Parse("engine = \"vllm\"\nservers = [\"http://127.0.0.1:8000\"]\n").ok());
+  EXPECT_TRUE(Parse("engine = \"forebay\"\nservers = [\"unix:/tmp/s.sock:\"]\n").ok());
   EXPECT_THAT(Parse("engine = \"sglang\"\n").status().message(),
               HasSubstr("rollout.servers is missing"));
   EXPECT_THAT(Parse("servers = [\"http://127.0.0.1:8000\"]\n").status().message(),

@@ -162,11 +162,10 @@ std::vector<Field> Fields(Config& c) {
        "failures in one group before its task is quarantined", 1, 1000},
       {"rollout.engine",
        &c.rollout.engine,
-       "builtin, or the kind of rollout.servers (docs/external_engines.md); vllm is also forebay "
-       "serve",
+       "builtin, or the kind of rollout.servers (docs/external_engines.md); forebay: forebay serve",
        0,
        0,
-       {"builtin", "vllm", "sglang", "llamacpp"}},
+       {"builtin", "forebay", "vllm", "sglang", "llamacpp"}},
       {"rollout.servers", &c.rollout.servers,
        "of another engine: their URLs, for instance http://127.0.0.1:8000"},
       {"rollout.server_model", &c.rollout.server_model,
@@ -378,7 +377,7 @@ Status CheckEngine(const Config& c) {
     if (r.servers.empty()) return OkStatus();
     return InvalidArgument(
         "rollout.servers is set, but rollout.engine = \"builtin\" asks none: set rollout.engine to "
-        "what they are (vllm, sglang or llamacpp), or remove them");
+        "what they are (forebay, vllm, sglang or llamacpp), or remove them");
   }
   if (r.servers.empty()) {
     return InvalidArgument(fmt::format(

@@ -98,6 +98,8 @@ struct EngineStats {
   // says how many were taken.
   double publish_stall_seconds = 0, publish_stall_last_s = 0, publish_stall_max_s = 0;
   int64_t publishes = 0;
+  // Of weights that went to servers over sockets: their size, and how much of it was sent.
+  int64_t published_bytes = 0, published_bytes_sent = 0;
   int64_t recompiles_after_warmup = 0;
 };
 

@@ -1,4 +1,4 @@
-// HttpEngine: servers of vLLM, SGLang or llama.cpp as the engine of a run
+// HttpEngine: servers of vLLM, SGLang, llama.cpp or `forebay serve` as the engine of a run
 // (docs/external_engines.md).
 #pragma once
 
@@ -18,7 +18,8 @@
 namespace forebay::rollout {
 
 enum class HttpEngineProtocol {
-  kVllm,      // POST /inference/v1/generate: vLLM, and `forebay serve`
+  kVllm,      // POST /inference/v1/generate: vLLM
+  kForebay,   // the same of `forebay serve`, which takes weights over its socket
   kSglang,    // POST /generate
   kLlamaCpp,  // POST /completion
 };
@@ -35,9 +36,13 @@ struct HttpEngineOptions {
   int64_t waiting_max = 4096;
 
   // New weights: written as a Hugging Face folder below `weights_folder`, which the servers see
-  // under the same path, and reloaded from there. False: the servers keep the weights they have.
+  // under the same path, and reloaded from there; kForebay needs no folder, what a server lacks
+  // goes over its socket. False: the servers keep the weights they have.
   bool reload = false;
   std::string weights_folder;
+  // kForebay: who gives the weights. A server takes them of one run at a time; a process that goes
+  // on with a run has the run's name.
+  std::string publisher = "forebay";
   weights::ModelFiles files;  // without tensors: what is written beside new weights
   // Without reload: the newest version, counted from the first, that may still be published. The
   // buffer would refuse to train on what is sampled after it.
@@ -59,13 +64,16 @@ struct HttpEngineOptions {
 // be used for training, with the reason and the remedy), kUnavailable (one that is not there).
 //
 // A request goes to the server with the fewest. An answer whose tokens and log-probabilities do not
-// belong together is kDataLoss, never a result. A server that dies fails its own requests with
-// kUnavailable and gets none until it is back; with the last one everything fails at once, until
-// one is back. Cancel and deadlines close the request's connection, which is how servers are told.
+// belong together is kDataLoss, a request that its server failed or left is kInternal, and neither
+// is ever a result. A server is dead when its health check fails, or after some 500s in a row with
+// nothing answered between them: it gets no requests until it is back. With the last one everything
+// fails at once with kUnavailable, until one is back. Cancel and deadlines close the request's
+// connection, which is how servers are told.
 //
 // With reload a server takes new weights when its requests have ended (others go on meanwhile), so
 // an answer has one version. If a server tells its version (vLLM, SGLang) it must be that one.
-// Without, every token has the version of `initial`.
+// kForebay takes them between two decode steps: nothing is drained, and each token has the version
+// that sampled it. Without reload, every token has the version of `initial`.
 //
 // Differences to the built-in engine: on_token is called when the whole answer is there. Seeds
 // decide as much as the server lets them. Requests whose log-probabilities the server would not

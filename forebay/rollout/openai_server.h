@@ -12,6 +12,7 @@
 #include "forebay/base/task.h"
 #include "forebay/base/worker_pool.h"
 #include "forebay/rollout/engine.h"
+#include "forebay/rollout/weights_endpoint.h"
 #include "forebay/tokenizer/tokenizer.h"
 
 namespace forebay::rollout {
@@ -34,6 +35,8 @@ struct OpenAiServerOptions {
   uint64_t seed = 0;  // of requests that bring none
   // For JSON, templates and tokenizing, which the loop then has none of; null: all on the loop.
   WorkerPool* workers = nullptr;
+  // Takes new weights for the engine at paths of its own; null: nobody can give any.
+  WeightsEndpoint* weights = nullptr;
   // Told of every request that ended (method, path, HTTP status); may be null. On the loop.
   std::function<void(const std::string&)> log;
 };

@@ -19,16 +19,20 @@
 #include "forebay/base/task.h"
 #include "forebay/base/worker_pool.h"
 #include "forebay/rollout/engine.h"
+#include "forebay/rollout/external/publisher.h"
 #include "forebay/rollout/external/server.h"
+#include "forebay/rollout/external/start_task.h"
 #include "forebay/rollout/external/wire.h"
 #include "forebay/rollout/http_engine.h"
+#include "forebay/trajectory/trajectory.h"
 #include "forebay/weights/snapshot.h"
 
 namespace forebay::rollout::external {
 namespace {
 
-// Answers in a row that were none, after which a server is asked who it is before it gets more.
-constexpr int64_t kGarbageMax = 3;
+// Answers in a row that were 500 or garbage, after which a server is asked who it is before it gets
+// more.
+constexpr int64_t kFailuresToAsk = 3;
 
 int64_t Micros(Duration duration) {
   return std::chrono::duration_cast<std::chrono::microseconds>(duration).count();
@@ -41,13 +45,15 @@ Fleet::Fleet(Loop& loop, HttpClient& client, WorkerPool& workers, const HttpEngi
     : loop_(loop),
       workers_(workers),
       options_(options),
+      gives_(options.reload && options.protocol == HttpEngineProtocol::kForebay),
       wire_(MakeWire(options)),
       first_version_(initial.policy_version),
       policy_version_(initial.policy_version) {
   for (const auto& [name, tensor] : initial.tensors) names_.emplace(name, tensor.shape());
-  target_ = {.version = initial.policy_version,
-             .digest = weights::Digest(initial.tensors),
-             .folder = std::move(folder)};
+  target_ = {.version = initial.policy_version, .folder = std::move(folder)};
+  if (gives_) target_.offering = MakeOffering(std::make_shared<weights::Snapshot>(initial));
+  target_.digest = gives_ ? target_.offering->digest : weights::Digest(initial.tensors);
+  const Publisher::Identity identity{.name = options.publisher, .started_us = WallMicros()};
   {
     const MutexLock lock(mutex_);
     digest_ = target_.digest;
@@ -56,12 +62,17 @@ Fleet::Fleet(Loop& loop, HttpClient& client, WorkerPool& workers, const HttpEngi
   for (const std::string& url : options.servers) {
     auto member = std::make_unique<Member>();
     member->server = std::make_unique<Server>(client, *wire_, options_, url);
+    if (gives_) {
+      member->publisher = std::make_unique<Publisher>(loop, *member->server, identity);
+    }
     members_.push_back(std::move(member));
   }
 }
 
 void Fleet::Start() {
   for (const std::unique_ptr<Member>& member : members_) {
+    Log(fmt::format("waiting for {} (at most {:.0f} s)", member->server->url(),
+                    Seconds(options_.start_deadline)));
     member->task = Supervise(member.get());
     StartTask(member->task);
   }
@@ -209,6 +220,30 @@ Task<void> Fleet::Serve(uint64_t id, Member* member) {
   });
 }
 
+Status Fleet::CheckVersions(const Running& running, const WireAnswer& answer) const {
+  const Member& member = *running.member;
+  const auto other = [&](const std::string& got, const std::string& expected) {
+    return FailedPrecondition(
+        fmt::format("{} samples with weights of version '{}' instead of '{}': somebody else has "
+                    "given it weights, or it was started again",
+                    member.server->url(), got, expected));
+  };
+  if (gives_) {
+    for (const VersionRun& run : answer.versions) {
+      if (run.policy_version < running.version || run.policy_version > member.version_max) {
+        return other(std::to_string(run.policy_version),
+                     fmt::format("{} to {}", running.version, member.version_max));
+      }
+    }
+    return OkStatus();
+  }
+  if (answer.version.empty()) return OkStatus();
+  const std::string expected =
+      options_.reload ? std::to_string(running.version) : member.label.value_or("");
+  return expected.empty() || answer.version == expected ? OkStatus()
+                                                        : other(answer.version, expected);
+}
+
 // What the engine's caller is told of it, and what it says about the server.
 Result<GenerateResult> Fleet::Judge(const Running& running, Result<WireAnswer> answer) {
   Member& member = *running.member;
@@ -216,22 +251,17 @@ Result<GenerateResult> Fleet::Judge(const Running& running, Result<WireAnswer> a
       answer.status().ok()
           ? CheckAnswer(*answer, running.request, options_.vocab_size, running.version)
           : Result<GenerateResult>(answer.status());
-  if (answer.ok() && result.ok() && !answer->version.empty()) {
-    const std::string& expected =
-        options_.reload ? std::to_string(running.version) : member.label.value_or("");
-    if (!expected.empty() && answer->version != expected) {
-      result = FailedPrecondition(
-          fmt::format("{} samples with weights of version '{}' instead of '{}': somebody else has "
-                      "given it weights, or it was started again",
-                      member.server->url(), answer->version, expected));
-    }
+  if (answer.ok() && result.ok()) {
+    const Status versions = CheckVersions(running, *answer);
+    if (!versions.ok()) result = versions;
   }
   switch (result.status().code()) {
     case StatusCode::kOk:
-      member.garbage = 0;
+      member.failures = 0;
       return result;
     case StatusCode::kDataLoss:
-      if (++member.garbage >= kGarbageMax) Suspect(member, result.status());
+    case StatusCode::kInternal:
+      if (++member.failures >= kFailuresToAsk) Suspect(member, result.status());
       break;
     case StatusCode::kUnavailable:
     case StatusCode::kFailedPrecondition:
@@ -262,17 +292,25 @@ void Fleet::End(uint64_t id, Result<GenerateResult> result) {
       stats_.sampled_tokens += static_cast<int64_t>(result->tokens.size());
     }
     if (running.request.on_token) {
-      for (size_t i = 0; i < result->tokens.size(); ++i) {
-        running.request.on_token({.request = id,
-                                  .index = static_cast<int64_t>(i),
-                                  .token = result->tokens[i],
-                                  .logprob = result->logprobs[i],
-                                  .policy_version = running.version,
-                                  .top_logprobs = result->top_logprobs.empty()
-                                                      ? std::vector<TokenLogprob>()
-                                                      : result->top_logprobs[i]});
+      size_t run = 0;
+      for (int64_t i = 0, end = result->versions[0].tokens;
+           i < static_cast<int64_t>(result->tokens.size()); ++i) {
+        if (i == end) end += result->versions[++run].tokens;
+        running.request.on_token(
+            {.request = id,
+             .index = i,
+             .token = result->tokens[static_cast<size_t>(i)],
+             .logprob = result->logprobs[static_cast<size_t>(i)],
+             .policy_version = result->versions[run].policy_version,
+             .top_logprobs = result->top_logprobs.empty()
+                                 ? std::vector<TokenLogprob>()
+                                 : result->top_logprobs[static_cast<size_t>(i)]});
       }
     }
+  }
+  // The engine itself is unavailable only when no server is left, which waiting requests are told.
+  if (result.status().code() == StatusCode::kUnavailable) {
+    result = Internal(result.status().message());
   }
   running.done(std::move(result));
   Dispatch();

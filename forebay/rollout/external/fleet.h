@@ -20,6 +20,7 @@
 #include "forebay/base/task.h"
 #include "forebay/base/worker_pool.h"
 #include "forebay/rollout/engine.h"
+#include "forebay/rollout/external/publisher.h"
 #include "forebay/rollout/external/server.h"
 #include "forebay/rollout/external/wire.h"
 #include "forebay/rollout/http_engine.h"
@@ -35,7 +36,7 @@ using Done = std::function<void(Result<GenerateResult>)>;
 class Fleet {
  public:
   // `initial`: its version, names and shapes, digest; its tensors are in `folder` if the servers
-  // reload.
+  // reload from one. Reads all of it.
   Fleet(Loop& loop, HttpClient& client, WorkerPool& workers, const HttpEngineOptions& options,
         const weights::Snapshot& initial, std::string folder);
 
@@ -56,15 +57,18 @@ class Fleet {
  private:
   struct Member {
     std::unique_ptr<Server> server;
-    bool ready = false;                // gets requests
-    bool usable = true;                // ready, or it may be in a moment
-    bool draining = false;             // gets none until it has new weights
-    int64_t active = 0;                // requests on it
-    int64_t version = -1;              // of its weights; -1: unknown
-    int64_t garbage = 0;               // answers in a row that were none
-    bool processed = false;            // ServerFacts
-    std::optional<std::string> label;  // of its weights at first, if we never reload
-    Status trouble;                    // why it is not ready
+    std::unique_ptr<Publisher> publisher;  // if it takes weights over its socket
+    bool ready = false;                    // gets requests
+    bool usable = true;                    // ready, or it may be in a moment
+    bool draining = false;                 // gets none until it has new weights
+    int64_t active = 0;                    // requests on it
+    int64_t version = -1;                  // of its weights; -1: unknown
+    int64_t version_max = -1;              // that it may have by now: it is being given
+    int64_t failures = 0;                  // answers in a row that were 500 or garbage
+    int64_t health_failures = 0;           // checks in a row, likewise
+    bool processed = false;                // ServerFacts
+    std::optional<std::string> label;      // of its weights at first, if we never reload
+    Status trouble;                        // why it is not ready
     std::optional<OneShot<bool>> wake;
     uint64_t wake_timer = 0;
     Task<void> task;
@@ -87,7 +91,8 @@ class Fleet {
   struct Target {
     int64_t version = 0;
     std::string digest, folder;
-    std::function<void(Status)> taken;  // null: told already
+    std::shared_ptr<const Offering> offering;  // in place of a folder
+    std::function<void(Status)> taken;         // null: told already
   };
   struct Next {
     std::shared_ptr<const weights::Snapshot> snapshot;
@@ -102,16 +107,21 @@ class Fleet {
   Result<GenerateResult> Judge(const Running& running, Result<WireAnswer> answer);
   void End(uint64_t id, Result<GenerateResult> result);
   void DropRequests(Member& member, const Status& status);
+  Status CheckVersions(const Running& running, const WireAnswer& answer) const;
   Status NoServer() const;
 
   // fleet_servers.cc: servers and weights.
   Task<void> Supervise(Member* member);
   Task<Status> Prepare(Member* member);
+  Task<Status> PrepareReload(Member* member, std::string version);
+  Task<Status> PreparePublisher(Member* member);
   Task<Status> Refresh(Member* member);
+  Task<Status> Give(Member* member);
   Task<void> WaitFor(Member* member, Duration at_most);
   void Wake(Member& member);
   void Suspect(Member& member, const Status& why);
   void Lose(Member& member, const Status& why);
+  static bool Passes(const Status& status, int64_t* in_a_row);
   void Settle();
   void TellStart();
   Status CheckCoverage(const weights::Snapshot& snapshot) const;
@@ -122,6 +132,7 @@ class Fleet {
   Loop& loop_;
   WorkerPool& workers_;
   const HttpEngineOptions& options_;
+  const bool gives_;  // weights over sockets, while requests go on
   const std::unique_ptr<Wire> wire_;
   std::map<std::string, xla::Shape> names_;  // of the model's tensors
   bool stopped_ = false;
@@ -146,11 +157,5 @@ class Fleet {
   std::string digest_ FB_GUARDED_BY(mutex_);
   EngineStats stats_ FB_GUARDED_BY(mutex_);
 };
-
-// Runs the task until it first waits; whoever drops it drops what it waits for.
-inline void StartTask(Task<void>& task) {
-  auto awaiter = std::move(task).operator co_await();
-  awaiter.await_suspend(std::noop_coroutine()).resume();
-}
 
 }  // namespace forebay::rollout::external

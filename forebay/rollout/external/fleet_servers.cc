@@ -20,7 +20,9 @@
 #include "forebay/base/task.h"
 #include "forebay/base/worker_pool.h"
 #include "forebay/rollout/external/fleet.h"
+#include "forebay/rollout/external/publisher.h"
 #include "forebay/rollout/external/server.h"
+#include "forebay/rollout/external/start_task.h"
 #include "forebay/weights/model_files.h"
 #include "forebay/weights/snapshot.h"
 
@@ -28,6 +30,10 @@ namespace forebay::rollout::external {
 namespace {
 
 constexpr Duration kTurnPeriod = std::chrono::milliseconds(50);
+// Answers of 500 in a row, nothing good between them, after which a server counts as dead. One that
+// fails a tenth of what it is asked goes on.
+constexpr int64_t kPassingFailures = 5;
+constexpr int kReloadAttempts = 3;
 
 // What no waiting will change.
 bool Permanent(const Status& status) {
@@ -43,15 +49,16 @@ Task<void> Fleet::Supervise(Member* member) {
       Task<Status> preparing = Prepare(member);
       const Status status = co_await std::move(preparing);
       if (!status.ok()) {
-        Lose(*member, status);
-        Task<void> waiting = WaitFor(member, options_.health_period);
+        const bool passes = member->usable && Passes(status, &member->failures);
+        if (!passes) Lose(*member, status);
+        Task<void> waiting = WaitFor(member, passes ? kTurnPeriod : options_.health_period);
         co_await std::move(waiting);
         continue;
       }
-      if (!member->trouble.ok()) Log(member->server->url() + " is back");
+      Log(member->server->url() + (member->trouble.ok() ? " is ready" : " is back"));
       member->trouble = OkStatus();
       member->ready = member->usable = true;
-      member->garbage = 0;
+      member->failures = 0;
       TellStart();
       Settle();
       Dispatch();
@@ -69,15 +76,27 @@ Task<void> Fleet::Supervise(Member* member) {
       Dispatch();
       continue;
     }
-    Task<Status> checking = member->server->CheckHealth(loop_.Now() + options_.health_deadline);
+    const TimePoint health_deadline = loop_.Now() + options_.health_deadline;
+    Task<Status> checking = gives_ ? member->publisher->Check(health_deadline)
+                                   : member->server->CheckHealth(health_deadline);
     const Status health = co_await std::move(checking);
-    if (health.ok() || health.code() == StatusCode::kResourceExhausted) continue;
+    if (health.ok()) member->health_failures = 0;
+    if (health.ok() || health.code() == StatusCode::kResourceExhausted ||
+        Passes(health, &member->health_failures)) {
+      continue;
+    }
     Lose(*member, health);
     DropRequests(*member, Unavailable(health.message()));
   }
 }
 
+// Whether it says that one request failed, and not yet that the server did.
+bool Fleet::Passes(const Status& status, int64_t* in_a_row) {
+  return status.code() == StatusCode::kInternal && ++*in_a_row < kPassingFailures;
+}
+
 Task<Status> Fleet::Prepare(Member* member) {
+  member->server->SetTicket("");  // it may be another process by now
   Task<Result<ServerFacts>> examining =
       member->server->Examine(loop_.Now() + options_.health_deadline);
   Result<ServerFacts> facts = co_await std::move(examining);
@@ -107,15 +126,55 @@ Task<Status> Fleet::Prepare(Member* member) {
     member->version = first_version_;
     co_return OkStatus();
   }
+  Task<Status> preparing =
+      gives_ ? PreparePublisher(member) : PrepareReload(member, std::move(facts->version));
+  co_return co_await std::move(preparing);
+}
+
+Task<Status> Fleet::PrepareReload(Member* member, std::string version) {
   // It was only a broken connection if it still has what we gave it; else it was started again.
-  const bool kept = member->version == target_.version && !facts->version.empty() &&
-                    facts->version == std::to_string(target_.version);
+  const bool kept = member->version == target_.version && !version.empty() &&
+                    version == std::to_string(target_.version);
   if (kept) co_return OkStatus();
   Task<Status> refreshing = Refresh(member);
   co_return co_await std::move(refreshing);
 }
 
+Task<Status> Fleet::PreparePublisher(Member* member) {
+  Task<Result<Publisher::Held>> entering =
+      member->publisher->Enter(loop_.Now() + options_.health_deadline);
+  const Result<Publisher::Held> held = co_await std::move(entering);
+  if (!held.ok()) co_return held.status();
+  if (held->policy_version == target_.version && held->digest == target_.digest) {
+    member->version = target_.version;
+    member->version_max = std::max(member->version_max, target_.version);
+    co_return OkStatus();
+  }
+  Task<Status> giving = Give(member);
+  co_return co_await std::move(giving);
+}
+
+// While its requests go on.
+Task<Status> Fleet::Give(Member* member) {
+  const std::shared_ptr<const Offering> offering = target_.offering;
+  const Publisher& publisher = *member->publisher;
+  const int64_t offered = publisher.bytes_offered();
+  const int64_t sent = publisher.bytes_sent();
+  Task<Status> giving = member->publisher->Give(offering, &member->version_max,
+                                                loop_.Now() + options_.reload_deadline);
+  const Status status = co_await std::move(giving);
+  member->version = status.ok() ? offering->manifest.policy_version : -1;
+  const MutexLock lock(mutex_);
+  stats_.published_bytes += publisher.bytes_offered() - offered;
+  stats_.published_bytes_sent += publisher.bytes_sent() - sent;
+  co_return status;
+}
+
 Task<Status> Fleet::Refresh(Member* member) {
+  if (gives_) {
+    Task<Status> giving = Give(member);
+    co_return co_await std::move(giving);
+  }
   const TimePoint began = loop_.Now();
   const TimePoint deadline = began + options_.reload_deadline;
   // One at a time, so that the others go on.
@@ -133,8 +192,13 @@ Task<Status> Fleet::Refresh(Member* member) {
                                     ": its requests did not end in time for new weights"));
   const int64_t version = target_.version;
   member->version = -1;
-  Task<Status> reloading = member->server->Reload(target_.folder, version, deadline);
-  Status status = co_await std::move(reloading);
+  Status status;
+  for (int attempt = 0;
+       attempt == 0 || (status.code() == StatusCode::kInternal && attempt < kReloadAttempts);
+       ++attempt) {
+    Task<Status> reloading = member->server->Reload(target_.folder, version, deadline);
+    status = co_await std::move(reloading);
+  }
   reloading_ = nullptr;
   member->draining = false;
   if (status.ok()) member->version = version;
@@ -270,7 +334,13 @@ Task<void> Fleet::Write(Next next) {
   const int64_t version = next.snapshot->policy_version;
   const std::string folder = fmt::format("{}/version_{:06}", options_.weights_folder, version);
   std::string digest;
+  std::shared_ptr<const Offering> offering;
   Task<Status> writing = Offload(&loop_, &workers_, [&] {
+    if (gives_) {
+      offering = MakeOffering(next.snapshot);
+      digest = offering->digest;
+      return OkStatus();
+    }
     weights::ModelFiles files = options_.files;
     files.tensors = next.snapshot->tensors;
     digest = weights::Digest(files.tensors);
@@ -287,10 +357,11 @@ Task<void> Fleet::Write(Next next) {
     next.taken(written.WithContext("writing weights for the rollout servers"));
   } else {
     if (target_.taken) target_.taken(Cancelled("newer weights took its place"));
-    folders_.push_back(target_.folder);
+    if (!gives_) folders_.push_back(target_.folder);
     target_ = {.version = version,
                .digest = std::move(digest),
                .folder = folder,
+               .offering = std::move(offering),
                .taken = std::move(next.taken)};
     for (const std::unique_ptr<Member>& member : members_) Wake(*member);
     Settle();
@@ -314,6 +385,7 @@ void Fleet::Settle() {
     if (trouble.ok()) trouble = member->trouble;
   }
   if (!any) {
+    if (trouble.code() == StatusCode::kInternal) trouble = Unavailable(trouble.message());
     std::exchange(target_.taken,
                   nullptr)(trouble.WithContext("no rollout server took the new weights"));
     return;

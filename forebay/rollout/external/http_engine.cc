@@ -53,15 +53,21 @@ Status CheckRequest(const GenerateRequest& request, int64_t context, int64_t voc
   return OkStatus();
 }
 
+// Servers of ours need no folder, and must not have one removed.
+HttpEngineOptions Adjusted(HttpEngineOptions options) {
+  if (options.protocol == HttpEngineProtocol::kForebay) options.weights_folder.clear();
+  return options;
+}
+
 class HttpEngine final : public Engine {
  public:
   explicit HttpEngine(const HttpEngineOptions& options)
-      : options_(options), loop_(MakeLoop()), workers_(std::make_unique<WorkerPool>(1)) {}
+      : options_(Adjusted(options)), loop_(MakeLoop()), workers_(std::make_unique<WorkerPool>(1)) {}
   ~HttpEngine() override { Shutdown(); }
 
   Status Start(const weights::Snapshot& initial) {
     std::string folder;
-    if (options_.reload) {
+    if (writes_folders()) {
       folder = fmt::format("{}/version_{:06}", options_.weights_folder, initial.policy_version);
       weights::ModelFiles files = options_.files;
       files.tensors = initial.tensors;
@@ -138,13 +144,15 @@ class HttpEngine final : public Engine {
     workers_.reset();
     loop_->Post([this] { loop_->Stop(); });
     thread_.join();  // may wait: as above
-    if (options_.reload) {
+    if (writes_folders()) {
       std::error_code ignored;
       std::filesystem::remove_all(options_.weights_folder, ignored);
     }
   }
 
  private:
+  bool writes_folders() const { return options_.reload && !options_.weights_folder.empty(); }
+
   // Runs fn(false) on the loop, or fn(true) here if it has ended.
   void Post(std::function<void(bool)> fn) {
     {
@@ -180,7 +188,8 @@ Result<std::unique_ptr<Engine>> MakeHttpEngine(const HttpEngineOptions& options,
     return InvalidArgument(
         "vocab_size, context, requests_per_server_max and waiting_max must be positive");
   }
-  if (options.reload && options.weights_folder.empty()) {
+  if (options.reload && options.weights_folder.empty() &&
+      options.protocol != HttpEngineProtocol::kForebay) {
     return InvalidArgument("reload needs a weights_folder that the servers see, too");
   }
   if (options.reload && options.protocol == HttpEngineProtocol::kLlamaCpp) {

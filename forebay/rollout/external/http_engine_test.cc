@@ -61,6 +61,7 @@ class Vllm {
   std::atomic<bool> garbage = false;  // generates tokens without log-probabilities
   std::atomic<bool> sick = false;     // /health is answered with 500
   std::atomic<bool> refuses_weights = false;
+  std::atomic<int> fails_each = 0;  // of so many requests to generate one is answered with 500
   std::atomic<int> generated = 0, running = 0, most_running = 0, gone = 0;
   std::string model = "policy", key;
   std::string version = "default";  // on the server's loop once it runs
@@ -115,6 +116,7 @@ class Vllm {
       --running;
       ++generated;
       response.body = Answer(ask).dump();
+      if (fails_each > 0 && ++asked_ % fails_each == 0) response.status = 500;
     } else if (path == "/collective_rpc") {
       if (refuses_weights) response.status = 500;
       const std::string folder = ask["kwargs"]["weights_path"];
@@ -133,6 +135,7 @@ class Vllm {
   }
 
   bool reloadable_ = false;
+  int asked_ = 0;
   Mutex mutex_;
   std::vector<std::string> calls_ FB_GUARDED_BY(mutex_);
   std::string url_;
@@ -229,6 +232,23 @@ TEST_F(HttpEngineTest, WhatCannotBeUsedIsSaidAtTheStart) {
   EXPECT_EQ(MakeHttpEngine(options_, *Weights(0)).status().code(), StatusCode::kInvalidArgument);
 }
 
+TEST_F(HttpEngineTest, ItIsSaidAtOnceWhoIsWaitedForAndThenWhatIsWrong) {
+  Mutex mutex;
+  std::vector<std::string> said;
+  options_.log = [&](const std::string& sentence) {
+    const MutexLock lock(mutex);
+    said.push_back(sentence);
+  };
+  options_.servers = {"unix:" + ::testing::TempDir() + "/forebay_nobody.sock:"};
+  options_.start_deadline = milliseconds(300);
+  const auto engine = MakeHttpEngine(options_, *Weights(0));
+  EXPECT_EQ(engine.status().code(), StatusCode::kUnavailable);
+  const MutexLock lock(mutex);
+  ASSERT_GE(said.size(), 2U);
+  EXPECT_THAT(said[0], HasSubstr("waiting for unix:"));
+  EXPECT_THAT(said[1], HasSubstr("forebay_nobody.sock: cannot be used: "));
+}
+
 TEST_F(HttpEngineTest, T2_LogprobsOfAnotherDistributionAreRefused) {
   Vllm server;
   server.raw = true;
@@ -289,7 +309,7 @@ TEST_F(HttpEngineTest, L1_ADeadServersLoadMovesAndTheLastOneFailsEverythingAtOnc
   EXPECT_EQ(std::ranges::count_if(results, [](const auto& r) { return r.ok(); }), 1);
   for (const auto& r : results) {
     if (r.ok()) continue;
-    EXPECT_EQ(r.status().code(), StatusCode::kUnavailable);
+    EXPECT_EQ(r.status().code(), StatusCode::kInternal);  // of one request: a server is left
   }
   for (int i = 0; i < 4; ++i) {
     const auto moved = Ask(**engine).get();
@@ -309,8 +329,30 @@ TEST_F(HttpEngineTest, AServerThatHangsIsLeftAndTakenBack) {
   auto stuck = Ask(**engine);
   Until([&] { return server.running == 1; });
   server.sick = true;
-  EXPECT_EQ(stuck.get().status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(stuck.get().status().code(), StatusCode::kInternal);
   server.hangs = server.sick = false;
+  Until([&] { return Ask(**engine).get().ok(); });
+}
+
+TEST_F(HttpEngineTest, L1_AServerThatFailsSomeRequestsIsNotDead) {
+  Vllm server;
+  const auto engine = Make({&server});
+  ASSERT_TRUE(engine.ok()) << engine.status().ToString();
+  server.fails_each = 3;
+  int failed = 0;
+  for (int i = 0; i < 200; ++i) {
+    const auto result = Ask(**engine).get();
+    if (result.ok()) continue;
+    ++failed;
+    EXPECT_EQ(result.status().code(), StatusCode::kInternal) << result.status().ToString();
+    EXPECT_THAT(result.status().message(), HasSubstr("500"));
+  }
+  EXPECT_GE(failed, 50);
+  EXPECT_LE(failed, 70);
+  // Nothing but failures is another thing, and so is a server that comes to itself again.
+  server.fails_each = 1;
+  Until([&] { return Ask(**engine).get().status().code() == StatusCode::kUnavailable; });
+  server.fails_each = 0;
   Until([&] { return Ask(**engine).get().ok(); });
 }
 

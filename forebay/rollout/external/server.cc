@@ -39,13 +39,19 @@ Status FromHttp(int status, const std::string& body, const Ask& ask, const std::
     case 404:
     case 405:
       return FailedPrecondition(remedy.empty() ? what : what + "; " + remedy);
+    case 410:
+      return Unavailable(what);  // it is another process than the one we knew
+    case 409:
+      return FailedPrecondition(what);  // another publisher gives it weights
     case 429:
       return ResourceExhausted(what);
     case 408:
     case 504:
       return DeadlineExceeded(what);
+    case 503:
+      return Unavailable(what);  // it says that it is not there, or not now
     default:
-      return status >= 500 ? Unavailable(what) : InvalidArgument(what);
+      return status >= 500 ? Internal(what) : InvalidArgument(what);
   }
 }
 
@@ -63,10 +69,12 @@ bool Differs(const WireAnswer& a, const WireAnswer& b) {
 }  // namespace
 
 Task<Result<std::string>> Server::Send(Ask ask, TimePoint deadline, std::string remedy) {
-  HttpCall call{.request = {.method = ask.method, .url = url_ + ask.target, .body = ask.body},
-                .deadline = deadline,
-                .body_bytes_max = options_.answer_bytes_max};
-  if (!ask.body.empty()) call.request.headers.Add("Content-Type", "application/json");
+  HttpCall call{
+      .request = {.method = ask.method, .url = url_ + ask.target, .body = std::move(ask.body)},
+      .deadline = deadline,
+      .body_bytes_max = options_.answer_bytes_max};
+  if (!call.request.body.empty()) call.request.headers.Add("Content-Type", ask.content_type);
+  if (!ticket_.empty()) call.request.headers.Add("Forebay-Publisher", ticket_);
   if (!options_.token.empty()) {
     call.request.headers.Add("Authorization", "Bearer " + options_.token);
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "forebay/base/clock.h"
 #include "forebay/base/http_client.h"
@@ -25,7 +26,8 @@ struct ServerFacts {
 };
 
 // On the loop; what it is made of must outlive it. Dropping a Task closes its connection. Errors
-// name the server: kUnavailable, kDeadlineExceeded, kResourceExhausted (it has too many requests),
+// name the server: kUnavailable, kInternal (this request failed there: 500), kDeadlineExceeded,
+// kResourceExhausted (it has too many requests),
 // kDataLoss (what it answers is none), kFailedPrecondition (it cannot do this: says what would
 // help), kInvalidArgument (it refuses the request).
 class Server {
@@ -34,6 +36,10 @@ class Server {
       : client_(client), wire_(wire), options_(options), url_(std::move(url)) {}
 
   const std::string& url() const { return url_; }
+  // What a publisher of its weights has been given; "" for none. Every later request shows it.
+  void SetTicket(std::string ticket) { ticket_ = std::move(ticket); }
+  // The answer's body. `remedy`: what to do where the server has no such endpoint.
+  Task<Result<std::string>> Send(Ask ask, TimePoint deadline, std::string remedy);
   Task<Result<WireAnswer>> Generate(GenerateRequest request);
   Task<Status> CheckHealth(TimePoint deadline);
   // Samples a few tokens at two temperatures, which also shows that it answers as it should.
@@ -42,13 +48,13 @@ class Server {
   Task<Status> Reload(std::string folder, int64_t version, TimePoint deadline);
 
  private:
-  Task<Result<std::string>> Send(Ask ask, TimePoint deadline, std::string remedy);
   Task<Result<WireAnswer>> Probe(double temperature, TimePoint deadline);
 
   HttpClient& client_;
   const Wire& wire_;
   const HttpEngineOptions& options_;
   const std::string url_;
+  std::string ticket_;
 };
 
 }  // namespace forebay::rollout::external

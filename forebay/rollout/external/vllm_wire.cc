@@ -16,13 +16,14 @@
 #include "forebay/rollout/engine.h"
 #include "forebay/rollout/external/json_reader.h"
 #include "forebay/rollout/external/wire.h"
+#include "forebay/trajectory/trajectory.h"
 
 namespace forebay::rollout::external {
 namespace {
 
 constexpr const char* kDevMode =
     "start vLLM with VLLM_SERVER_DEV_MODE=1 in its environment; if this is `forebay serve`, set "
-    "rollout.reload = false";
+    "rollout.engine = \"forebay\"";
 
 // The token of an entry: "token_id": 5, or in older versions "token": "token_id:5".
 Result<int32_t> EntryToken(const Json& entry) {
@@ -67,9 +68,28 @@ Result<std::string> Version(const Json& choice) {
   return out;
 }
 
+// What `forebay serve` tells of each token.
+Result<std::vector<VersionRun>> Versions(const Json& choice) {
+  const Json& spans = Field(choice, "policy_versions");
+  if (!spans.is_array()) return DataLoss("the answer has no policy_versions");
+  std::vector<VersionRun> out;
+  for (const Json& span : spans) {
+    const Json& version = Field(span, "policy_version");
+    const Json& tokens = Field(span, "tokens");
+    if (!version.is_number_unsigned() || !tokens.is_number_unsigned() ||
+        version.get<uint64_t>() > uint64_t{INT64_MAX} ||
+        tokens.get<uint64_t>() > uint64_t{INT32_MAX}) {
+      return DataLoss("an entry of policy_versions is not {policy_version, tokens}");
+    }
+    out.push_back({.policy_version = version.get<int64_t>(), .tokens = tokens.get<int32_t>()});
+  }
+  return out;
+}
+
+// With `ours` it asks `forebay serve`, whose weights may change in the middle of an answer.
 class VllmWire final : public Wire {
  public:
-  explicit VllmWire(std::string model) : model_(std::move(model)) {}
+  VllmWire(std::string model, bool ours) : model_(std::move(model)), ours_(ours) {}
 
   Result<Ask> Generate(const GenerateRequest& request) const override {
     Json params = {
@@ -137,17 +157,23 @@ class VllmWire final : public Wire {
     }
     out.stopped = finish == "stop";
     out.stop_string = Text(Field(choice, "stop_reason"));
-    FB_ASSIGN_OR_RETURN(out.version, Version(choice));
+    if (ours_) {
+      FB_ASSIGN_OR_RETURN(out.versions, Versions(choice));
+    } else {
+      FB_ASSIGN_OR_RETURN(out.version, Version(choice));
+    }
     return out;
   }
 
   Ask Model() const override { return {.method = "GET", .target = "/v1/models"}; }
 
   std::vector<Ask> Rouse() const override {
+    if (ours_) return {};
     return {{.target = "/wake_up"}, {.target = "/resume"}};
   }
 
   std::vector<ReloadStep> Reload(const std::string& folder, int64_t version) const override {
+    if (ours_) return {};  // a Publisher gives it weights
     const std::string label = std::to_string(version);
     const Json reload = {{"method", "reload_weights"}, {"kwargs", {{"weights_path", folder}}}};
     return {
@@ -170,12 +196,17 @@ class VllmWire final : public Wire {
 
  private:
   const std::string model_;
+  const bool ours_;
 };
 
 }  // namespace
 
 std::unique_ptr<Wire> MakeVllmWire(const std::string& model) {
-  return std::make_unique<VllmWire>(model);
+  return std::make_unique<VllmWire>(model, /*ours=*/false);
+}
+
+std::unique_ptr<Wire> MakeForebayWire(const std::string& model) {
+  return std::make_unique<VllmWire>(model, /*ours=*/true);
 }
 
 }  // namespace forebay::rollout::external

@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "forebay/base/status.h"
 #include "forebay/rollout/engine.h"
 #include "forebay/rollout/http_engine.h"
+#include "forebay/trajectory/trajectory.h"
 
 namespace forebay::rollout::external {
 namespace {
@@ -21,12 +23,38 @@ constexpr float kLogprobMax = 1e-3F;
 // What servers write for a token that cannot be sampled: such a token was not sampled.
 constexpr float kLogprobMin = -9999.0F;
 
+// Checks that the runs are of `told` tokens and ascend, and leaves those of the first `kept`.
+Status CutVersions(size_t told, size_t kept, std::vector<VersionRun>* versions) {
+  int64_t tokens = 0;
+  int64_t before = -1;
+  for (const VersionRun& run : *versions) {
+    if (run.tokens < 1 || run.policy_version <= before) {
+      return DataLoss("the versions of the answer's tokens do not ascend, with tokens each");
+    }
+    before = run.policy_version;
+    tokens += run.tokens;
+  }
+  if (tokens != static_cast<int64_t>(told)) {
+    return DataLoss(fmt::format("the answer has {} tokens and the versions of {}", told, tokens));
+  }
+  for (auto left = static_cast<int64_t>(told - kept); left > 0;) {
+    VersionRun& last = versions->back();
+    const int64_t cut = std::min<int64_t>(left, last.tokens);
+    last.tokens -= static_cast<int32_t>(cut);
+    left -= cut;
+    if (last.tokens == 0) versions->pop_back();
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 std::unique_ptr<Wire> MakeWire(const HttpEngineOptions& options) {
   switch (options.protocol) {
     case HttpEngineProtocol::kVllm:
       return MakeVllmWire(options.model);
+    case HttpEngineProtocol::kForebay:
+      return MakeForebayWire(options.model);
     case HttpEngineProtocol::kSglang:
       return MakeSglangWire();
     case HttpEngineProtocol::kLlamaCpp:
@@ -87,8 +115,9 @@ Result<GenerateResult> CheckAnswer(WireAnswer answer, const GenerateRequest& req
     answer.top_logprobs.resize(out.tokens.size());
     out.top_logprobs = std::move(answer.top_logprobs);
   }
-  out.versions = {
-      {.policy_version = policy_version, .tokens = static_cast<int32_t>(out.tokens.size())}};
+  out.versions = {{.policy_version = policy_version, .tokens = static_cast<int32_t>(count)}};
+  if (!answer.versions.empty()) out.versions = std::move(answer.versions);
+  FB_RETURN_IF_ERROR(CutVersions(count, out.tokens.size(), &out.versions));
   return out;
 }
 

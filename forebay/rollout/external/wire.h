@@ -11,6 +11,7 @@
 #include "forebay/base/status.h"
 #include "forebay/rollout/engine.h"
 #include "forebay/rollout/http_engine.h"
+#include "forebay/trajectory/trajectory.h"
 
 namespace forebay::rollout::external {
 
@@ -18,6 +19,7 @@ struct Ask {
   std::string method = "POST";
   std::string target;  // "/inference/v1/generate"
   std::string body;    // JSON, or ""
+  std::string content_type = "application/json";
 };
 
 // What a server says it sampled, checked as far as one answer allows.
@@ -29,6 +31,8 @@ struct WireAnswer {
   std::string stop_string;                              // what stopped it, if it was one
   // The label of the weights that sampled; "" if the server does not tell.
   std::string version;
+  // Of a server of ours: over the tokens, which may be of several. Else empty.
+  std::vector<VersionRun> versions;
 };
 
 // One step of taking new weights.
@@ -65,6 +69,7 @@ class Wire {
 
 std::unique_ptr<Wire> MakeWire(const HttpEngineOptions& options);
 std::unique_ptr<Wire> MakeVllmWire(const std::string& model);
+std::unique_ptr<Wire> MakeForebayWire(const std::string& model);
 std::unique_ptr<Wire> MakeSglangWire();
 std::unique_ptr<Wire> MakeLlamaCppWire();
 
@@ -76,7 +81,8 @@ bool Filters(const GenerateRequest& request);
 
 // What an engine returns for it: cut behind the first stop token, each id in [0, vocab_size), each
 // log-probability finite and at most 0 but for rounding, no more tokens than asked for, at least
-// one. kDataLoss says what is wrong.
+// one. `policy_version` is of all tokens, unless the answer tells it of each. kDataLoss says what
+// is wrong.
 Result<GenerateResult> CheckAnswer(WireAnswer answer, const GenerateRequest& request,
                                    int64_t vocab_size, int64_t policy_version);
 

@@ -22,6 +22,7 @@
 #include "forebay/rollout/serving/api_error.h"
 #include "forebay/rollout/serving/completion.h"
 #include "forebay/rollout/serving/routes.h"
+#include "forebay/rollout/weights_endpoint.h"
 
 namespace forebay::rollout {
 namespace {
@@ -67,13 +68,37 @@ class Server final : public OpenAiServer {
   Task<void> Stop(TimePoint deadline) override { return http_->Stop(deadline); }
 
  private:
+  // Whether the publisher that the request is for is the one whose weights answer it.
+  bool Admit(const HttpRequest& request, std::shared_ptr<void>* admission, ApiError* error) {
+    if (options_.weights == nullptr) {
+      if (!request.headers.Get("forebay-publisher")) return true;
+      *error = serving::HttpError(404, "this server takes no weights: start it with --take-weights");
+      return false;
+    }
+    Result<std::shared_ptr<void>> admitted = options_.weights->Admit(request);
+    if (admitted.ok()) {
+      *admission = std::move(*admitted);
+      return true;
+    }
+    const bool restarted = admitted.status().code() == StatusCode::kUnavailable;
+    *error = serving::HttpError(restarted ? 410 : 409, admitted.status().message());
+    return false;
+  }
+
   Task<void> Handle(HttpExchange& exchange) {
     ++stats_.requests;
     ApiError error;
     const std::optional<Route> route = serving::FindRoute(exchange.request(), &error);
     CompletionEnd end;
     std::optional<std::string> json;
-    if (!route) {
+    std::shared_ptr<void> admission;  // held until it is answered
+    if (options_.weights != nullptr && options_.weights->Owns(exchange.request())) {
+      Task<int> taking = options_.weights->Handle(exchange);
+      end.status = co_await std::move(taking);
+    } else if (!route) {
+      end.status = error.status;
+    } else if (route->kind == Route::Kind::kGenerate &&
+               !Admit(exchange.request(), &admission, &error)) {
       end.status = error.status;
     } else if (route->kind == Route::Kind::kGenerate) {
       const std::string id = ids_.Next();
