@@ -2,8 +2,10 @@
 // bubblewrap.
 #include "forebay/env/sandbox.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -90,8 +92,11 @@ TEST_F(SandboxTest, ItSeesNoFilesVariablesProcessesOrNetworkOfTheHost) {
 
 // No namespace holds a virtual machine's sockets, and no limit counts memory that has a descriptor.
 TEST_F(SandboxTest, SocketsOfOtherKindsAndMemoryThatNoLimitCountsAreRefused) {
-  const SandboxResult result = Shell(R"(exec python3 -c '
-import errno, os, socket
+  const std::string calls =
+      fmt::format("calls = ({}, 0, 4096, 0o1600), ({}, 0, 4, 0o1600), ({}, 0, 0o1600), ({}, 8, 0)",
+                  SYS_shmget, SYS_semget, SYS_msgget, SYS_io_uring_setup);
+  const SandboxResult result = Shell("exec python3 -c '" + calls + R"(
+import ctypes, errno, os, socket
 def tried(fn):
     try:
         fn()
@@ -100,9 +105,16 @@ def tried(fn):
         return errno.errorcode[error.errno]
 print(tried(lambda: socket.socket(socket.AF_VSOCK)), tried(lambda: socket.socket(socket.AF_PACKET)))
 print(tried(lambda: os.memfd_create("m")))
+libc = ctypes.CDLL(None, use_errno=True)
+def system(number, *arguments):
+    if libc.syscall(number, *arguments) < 0: raise OSError(ctypes.get_errno(), "")
+for call in calls:
+    print(tried(lambda: system(*call)))
 print(tried(socket.socketpair), tried(socket.socket), tried(lambda: socket.socket(socket.AF_INET6)))
 ')");
-  EXPECT_EQ(result.output, "EAFNOSUPPORT EAFNOSUPPORT\nENOSYS\ndone done done\n") << result.errors;
+  EXPECT_EQ(result.output,
+            "EAFNOSUPPORT EAFNOSUPPORT\nENOSYS\nENOSYS\nENOSYS\nENOSYS\nENOSYS\ndone done done\n")
+      << result.errors;
 }
 
 TEST_F(SandboxTest, ItWritesInItsOwnTmpOnlyAndBeginsAnew) {

@@ -1,7 +1,7 @@
 """Runs a Python function that nobody trusts, under bubblewrap.
 
-What it may not do: see the host's files (it has /usr, read-only, and an empty /tmp), the network, other processes or
-more than its share of processor time, memory, processes and output. The right results are not in the sandbox: it is
+What it may not do: see the host's files (it has /usr, read-only, and an empty /tmp), the network, other processes, make
+the system calls that _seccomp.py names, or use more than its share of processor time, memory, processes and output. The right results are not in the sandbox: it is
 given arguments and returns values, which are compared outside.
 """
 
@@ -15,6 +15,7 @@ import subprocess
 import threading
 from typing import Any, List, Optional
 
+from . import _seccomp
 from .environment import GraderError
 
 
@@ -108,8 +109,8 @@ class Sandbox:
         try:
             outcomes = self.run("def f(x): return x + 1", "f", [[1]])
         except SandboxError as error:
-            raise SandboxError(f"bubblewrap cannot make a sandbox here: {error}. It needs user namespaces: see the settings "
-                               "kernel.unprivileged_userns_clone, user.max_user_namespaces and "
+            raise SandboxError(f"bubblewrap cannot make a sandbox here: {error}. It needs bubblewrap 0.8 or newer, and "
+                               "user namespaces: see the settings kernel.unprivileged_userns_clone, user.max_user_namespaces and "
                                "kernel.apparmor_restrict_unprivileged_userns, or the privileges of this container.") from None
         if outcomes != [Outcome(2)]:
             raise SandboxError(f"the sandbox does not run code as it should: f(1) of `return x + 1` gave {outcomes}")
@@ -128,12 +129,19 @@ class Sandbox:
     def _execute(self, job: bytes) -> "tuple[bytes, bool]":
         # The superuser is exempt from the limit of processes.
         drop = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
+        seccomp, write_end = os.pipe()
         try:
+            with open(write_end, "wb") as file:
+                file.write(_seccomp.program())  # fits the pipe
             # bwrap's own variables can be read inside (/proc/1/environ), whatever --clearenv does: it gets none.
-            process = subprocess.Popen(self._command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                       stderr=subprocess.PIPE, cwd="/", env={}, **drop)
+            process = subprocess.Popen(self._command(seccomp), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                       stderr=subprocess.PIPE, cwd="/", env={}, pass_fds=[seccomp], **drop)
         except OSError as error:
             raise SandboxError(f"{self._bwrap}: {error}") from None
+        except LookupError as machine:
+            raise SandboxError(f"there is no filter of system calls for a machine of the kind {machine}") from None
+        finally:
+            os.close(seccomp)
         late = threading.Event()
 
         def stop() -> None:
@@ -184,17 +192,23 @@ class Sandbox:
                       f"{self._limits.memory_bytes >> 20} MiB of memory)"
         return [outcome or Outcome(error=missing) for outcome in outcomes]
 
-    def _command(self) -> List[str]:
+    def _command(self, seccomp: int) -> List[str]:
         limits = self._limits
         rlimits = {"RLIMIT_CORE": 0, "RLIMIT_CPU": limits.cpu_s, "RLIMIT_AS": limits.memory_bytes,
                    "RLIMIT_FSIZE": limits.file_bytes, "RLIMIT_NPROC": limits.processes, "RLIMIT_NOFILE": 64}
-        command = [self._bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL",
-                   "--hostname", "sandbox", "--ro-bind", "/usr", "/usr"]
+        # No user namespaces inside: in one of its own, code could mount a file system that no limit counts.
+        command = [self._bwrap, "--unshare-user", "--unshare-all", "--disable-userns", "--die-with-parent", "--new-session",
+                   "--clearenv", "--cap-drop", "ALL", "--seccomp", str(seccomp), "--hostname", "sandbox",
+                   "--ro-bind", "/usr", "/usr"]
         for folder in ("/bin", "/lib", "/lib32", "/lib64"):
             if os.path.islink(folder):
                 command += ["--symlink", os.readlink(folder), folder]
             elif os.path.isdir(folder):
                 command += ["--ro-bind", folder, folder]
+        for name, value in (("PATH", "/usr/local/bin:/usr/bin:/bin"), ("HOME", "/tmp"), ("LANG", "C.UTF-8"), ("TMPDIR", "/tmp")):
+            command += ["--setenv", name, value]
+        for path in ("/etc/alternatives", "/etc/ld.so.cache"):  # without them many a program of /usr is not found
+            command += ["--ro-bind-try", path, path]
         # Every file system but the small /tmp is read-only, also the ones that bwrap keeps in memory.
         command += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev", "--size", str(limits.tmp_bytes),
                     "--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/"]

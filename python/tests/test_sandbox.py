@@ -1,12 +1,16 @@
 """Goal: code that nobody trusts stays in its sandbox, whatever it does."""
 
 import contextlib
+import errno
 import os
+import struct
 import subprocess
+import sys
 import threading
 import unittest
 from unittest import mock
 
+from forebay import _seccomp
 from forebay.sandbox import Limits, Outcome, Sandbox, SandboxError
 
 try:
@@ -136,6 +140,75 @@ def f(x):
 """)
         self.assertEqual(outcome.value, [["/tmp/x"], True])
 
+    def test_calls_that_leave_it_or_that_no_limit_counts_fail(self) -> None:
+        call = _seccomp.calls()
+        outcome = self.run_code(f"""
+import ctypes, errno, os, socket
+libc = ctypes.CDLL(None, use_errno=True)
+def tried(call, *arguments):
+    try:
+        call(*arguments)
+        return "done"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+def system(number, *arguments):
+    if libc.syscall(number, *arguments) < 0: raise OSError(ctypes.get_errno(), "")
+def f(x):
+    private, create = 0, 0o1600
+    return [tried(socket.socket, socket.AF_VSOCK), tried(socket.socket, socket.AF_PACKET), tried(socket.socketpair),
+            tried(socket.socket, socket.AF_INET), tried(os.memfd_create, "m"),
+            tried(system, {call["shmget"]}, private, 4096, create), tried(system, {call["semget"]}, private, 4, create),
+            tried(system, {call["msgget"]}, private, create), tried(system, {call["io_uring_setup"]}, 8, 0)]
+""")
+        self.assertEqual(outcome.value, ["EAFNOSUPPORT", "EAFNOSUPPORT", "done", "done"] + ["ENOSYS"] * 5, outcome.error)
+
+    def test_there_are_no_namespaces_inside_where_memory_could_be_mounted(self) -> None:
+        outcome = self.run_code("""
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+def f(x): return [libc.unshare(0x10000000), libc.unshare(0x10020000), libc.mount(b"x", b"/tmp", b"tmpfs", 0, None)]
+""")
+        self.assertEqual(outcome.value, [-1, -1, -1], outcome.error)
+
+    def test_ordinary_programs_work(self) -> None:
+        limits = {"memory_bytes": 1 << 30, "processes": 16, "cpu_s": 60, "wall_s": 300, "file_bytes": 4 << 20}
+        outcome = self.run_code("""
+import asyncio, os, shutil, sqlite3, subprocess, sys, tempfile, threading, unittest
+class Tests(unittest.TestCase):
+    def test_threads(self):
+        seen = []
+        thread = threading.Thread(target=seen.append, args=(1,))
+        thread.start()
+        thread.join()
+        self.assertEqual(seen, [1])
+    def test_children(self):
+        self.assertEqual(subprocess.check_output([sys.executable, "-c", "print(6 * 7)"]), b"42\\n")
+        self.assertEqual(subprocess.check_output("echo a | tr a b", shell=True), b"b\\n")
+    def test_an_event_loop_and_a_server(self):
+        async def talk():
+            async def echo(reader, writer):
+                writer.write(await reader.readline())
+                writer.close()
+            server = await asyncio.start_server(echo, "127.0.0.1", 0)
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(b"hello\\n")
+            return await reader.readline()
+        self.assertEqual(asyncio.run(talk()), b"hello\\n")
+    def test_files(self):
+        with tempfile.TemporaryFile() as file: file.write(b"x")
+        self.assertEqual(sqlite3.connect(":memory:").execute("select 40 + 2").fetchone(), (42,))
+    def test_a_compiler(self):
+        if not shutil.which("gcc"): return
+        open("/tmp/a.c", "w").write("int main(void) { return 7; }")
+        subprocess.run(["gcc", "-O1", "-o", "/tmp/a", "/tmp/a.c"], check=True)
+        self.assertEqual(subprocess.run(["/tmp/a"]).returncode, 7)
+def f(x):
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(Tests).run(result)
+    return [result.testsRun, [error[-1000:] for _, error in result.errors + result.failures]]
+""".replace("\\\\n", "\\n"), **limits)
+        self.assertEqual(outcome.value, [5, []], outcome.error)
+
     def test_huge_output_is_cut(self) -> None:
         for fd in (1, 2):
             self.assertEqual(self.run_code(f"import os\ndef f(x):\n    os.write({fd}, b'x' * 1000000)\n    return 1"), Outcome(1))
@@ -165,6 +238,43 @@ os._exit(0)
     def test_results_before_a_crash_count(self) -> None:
         outcomes = Sandbox().run("import os\ndef f(x):\n    if x == 2: os._exit(1)\n    return x", "f", [[1], [2], [3]])
         self.assertEqual([o.value for o in outcomes], [1, None, None])
+
+
+class FilterTest(unittest.TestCase):
+    """The program of the filter, run by hand: also that of a machine that we are not on."""
+
+    def verdict(self, machine: str, arch: int, number: int, argument: int = 0) -> int:
+        data = struct.pack("=IIQQ", number, arch, 0, argument)
+        code = list(struct.iter_unpack("=HBBI", _seccomp.program(machine)))
+        value, at = 0, 0
+        while True:
+            operation, then, otherwise, constant = code[at]
+            at += 1
+            if operation == 0x20:
+                value = int.from_bytes(data[constant:constant + 4], sys.byteorder)
+            elif operation in (0x15, 0x35):
+                at += then if (value == constant if operation == 0x15 else value >= constant) else otherwise
+            else:
+                self.assertEqual(operation, 0x06)
+                return constant
+
+    def test_it_refuses_what_it_should_and_nothing_else(self) -> None:
+        allow, no_call, no_family = 0x7FFF0000, 0x50000 | errno.ENOSYS, 0x50000 | errno.EAFNOSUPPORT
+        refused = ("memfd_create", "memfd_secret", "shmget", "semget", "msgget", "io_uring_setup")
+        for machine, arch, other_arch in (("x86_64", 0xC000003E, 0x40000003), ("aarch64", 0xC00000B7, 0x40000028)):
+            call = _seccomp.calls(machine)
+            sockets = (call["socket"], call["socketpair"])
+            for number in set(range(600)) - set(sockets):
+                wanted = no_call if number in [call[name] for name in refused] else allow
+                self.assertEqual(self.verdict(machine, arch, number), wanted, (machine, number))
+            for number in sockets:
+                for family in range(64):
+                    wanted = allow if family in (1, 2, 10, 16) else no_family  # Unix, IP, IPv6, netlink
+                    self.assertEqual(self.verdict(machine, arch, number, family), wanted, (machine, number, family))
+            self.assertEqual(self.verdict(machine, other_arch, 0), no_call)
+        self.assertEqual(self.verdict("x86_64", 0xC000003E, 0x40000000 + 41), no_call)  # of x32
+        with self.assertRaises(LookupError):
+            _seccomp.program("vax")
 
 
 class BrokenSandboxTest(unittest.TestCase):

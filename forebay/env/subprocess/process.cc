@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
@@ -24,6 +23,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -32,6 +32,7 @@
 
 #include "forebay/base/file.h"
 #include "forebay/base/status.h"
+#include "forebay/env/subprocess/confine.h"
 
 namespace forebay::env {
 namespace {
@@ -122,42 +123,6 @@ constexpr std::array<std::string_view, 6> kStages = {"prepare the child process 
                                                      "give up the rights of root for",
                                                      "confine"};
 
-#if defined(__x86_64__)
-constexpr uint32_t kArchitecture = AUDIT_ARCH_X86_64;
-constexpr uint32_t kOtherCalls = 0x40000000;  // of x32: the same calls by other numbers
-#else
-constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
-constexpr uint32_t kOtherCalls = 0xFFFFFFFF;  // none
-#endif
-
-// ProcessOptions::confine, as seccomp(2) takes it. Jumps count the instructions that they pass.
-constexpr sock_filter Load(size_t offset) {
-  return BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<uint32_t>(offset));
-}
-constexpr sock_filter If(uint16_t test, uint32_t value, uint8_t then, uint8_t otherwise) {
-  return BPF_JUMP(BPF_JMP | test | BPF_K, value, then, otherwise);
-}
-constexpr sock_filter Return(uint32_t what) { return BPF_STMT(BPF_RET | BPF_K, what); }
-constexpr std::array kConfined = {
-    Load(offsetof(seccomp_data, arch)),
-    If(BPF_JEQ, kArchitecture, 0, 14),
-    Load(offsetof(seccomp_data, nr)),
-    If(BPF_JGE, kOtherCalls, 12, 0),
-    If(BPF_JEQ, SYS_memfd_create, 11, 0),
-    If(BPF_JEQ, SYS_memfd_secret, 10, 0),
-    If(BPF_JEQ, SYS_shmget, 9, 0),
-    If(BPF_JEQ, SYS_socket, 1, 0),
-    If(BPF_JEQ, SYS_socketpair, 0, 6),
-    Load(offsetof(seccomp_data, args)),  // the family: its low word comes first
-    If(BPF_JEQ, AF_UNIX, 4, 0),
-    If(BPF_JEQ, AF_INET, 3, 0),
-    If(BPF_JEQ, AF_INET6, 2, 0),
-    If(BPF_JEQ, AF_NETLINK, 1, 0),
-    Return(SECCOMP_RET_ERRNO | EAFNOSUPPORT),
-    Return(SECCOMP_RET_ALLOW),
-    Return(SECCOMP_RET_ERRNO | ENOSYS),
-};
-
 // Everything the child needs, made before the fork: between vfork and exec only async-signal-safe
 // calls are allowed.
 struct ChildPlan {
@@ -214,8 +179,9 @@ bool Limit(int resource, int64_t value) {
     FailInChild(plan, 2);
   }
   if (plan.confine) {
-    const sock_fprog program{static_cast<uint16_t>(kConfined.size()),
-                             const_cast<sock_filter*>(kConfined.data())};
+    const std::span<const sock_filter> filter = ConfineFilter();
+    const sock_fprog program{static_cast<uint16_t>(filter.size()),
+                             const_cast<sock_filter*>(filter.data())};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
       FailInChild(plan, 5);

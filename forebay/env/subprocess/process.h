@@ -40,10 +40,8 @@ struct ProcessOptions {
   ProcessLimits limits;
   // As nobody when we are root, who is exempt from some limits; no effect else.
   bool drop_root = false;
-  // For sandboxes, which nothing of this leaves: no sockets but of Unix, IP and netlink (a
-  // namespace of networks does not hold others, a virtual machine's host for one), and no memory
-  // that no limit of a process counts (memfd, System V). Such calls fail; the rights that a setuid
-  // program gives are gone, too.
+  // For sandboxes, which nothing of this leaves: the calls of confine.h fail, and the rights that a
+  // setuid program gives are gone.
   bool confine = false;
 };
 
