@@ -78,6 +78,7 @@ struct Shared : std::enable_shared_from_this<Shared> {
     return mcp::StartStdio(loop, {.process = {.command = options.command,
                                               .folder = options.folder,
                                               .environment = options.environment},
+                                  .what = "the MCP server",
                                   .line_bytes_max = options.message_bytes_max,
                                   .log = log,
                                   .workers = options.workers});

@@ -324,7 +324,10 @@ TEST_F(McpTest, AServerThatDoesNotStartIsExplained) {
   const Status ends = open({"sh", "-c", "echo oh no >&2; exit 7"}, seconds(60));
   EXPECT_EQ(ends.code(), StatusCode::kUnavailable);
   EXPECT_THAT(ends.message(), HasSubstr("oh no"));
-  EXPECT_EQ(open({"sleep", "1000"}, milliseconds(50)).code(), StatusCode::kDeadlineExceeded);
+  const Status hangs = open({"sh", "-c", "echo loading >&2; sleep 1000"}, seconds(1));
+  EXPECT_EQ(hangs.code(), StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(hangs.message(), HasSubstr("did not answer"));
+  EXPECT_THAT(hangs.message(), HasSubstr("loading"));
   // It repeats what it is sent: a request, which is refused, and then nothing.
   EXPECT_FALSE(open({"cat"}, seconds(60)).ok());
 }

@@ -249,13 +249,32 @@ class Core : public std::enable_shared_from_this<Core> {
         options_->folder.empty() ? "" : fmt::format(" in {}", options_->folder)));
   }
 
+  // Why nobody could be served until a deadline: all places are taken, or there are none yet.
   Status NoPlace() const {
-    std::string text = fmt::format(
-        "no place became free in time among {} processes of `{}` x {} episodes",
-        options_->processes, fmt::join(options_->command, " "), options_->episodes_per_process);
-    if (!last_failure_.ok())
-      text += fmt::format("; the last process failed with: {}", last_failure_.message());
-    return DeadlineExceeded(std::move(text));
+    Worker* starting = nullptr;
+    bool ready = false;
+    for (const Slot& slot : slots_) {
+      if (!slot.worker) continue;
+      if (slot.worker->said_hello()) ready = true;
+      if (slot.worker->state() == Worker::State::kStarting) starting = slot.worker.get();
+    }
+    std::string text;
+    if (ready) {
+      text = fmt::format("no place became free in time among {} processes of `{}` x {} episodes",
+                         options_->processes, fmt::join(options_->command, " "),
+                         options_->episodes_per_process);
+    } else if (starting != nullptr) {
+      text = fmt::format("the environment did not get ready in time: {}", starting->Starting());
+    } else {
+      return Unavailable(fmt::format("the environment did not get ready in time; failed starts: {}",
+                                     stats_.failed_starts) +
+                         LastFailure());
+    }
+    return DeadlineExceeded(text + LastFailure());
+  }
+  std::string LastFailure() const {
+    if (last_failure_.ok()) return "";
+    return fmt::format("; the last process that failed: {}", last_failure_.message());
   }
 
   void FailWaiters(const Status& reason) {

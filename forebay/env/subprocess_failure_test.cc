@@ -29,6 +29,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr const char* kHelloLine = "say({'forebay_env': 1, 'name': 'raw'})\n";
 
@@ -51,6 +52,52 @@ TEST_F(SubprocessPoolTest, ACrashIsUnavailableWithCodeAndStderrAndTheProcessIsRe
     EXPECT_EQ(t->pool_->stats().crashed, 1);
     EXPECT_EQ(t->pool_->stats().started, 2);
   }(this));
+}
+
+// A deadline that comes before the pool gives up: the error says what the program did all the time.
+TEST_F(SubprocessPoolTest, WhoGetsNoPlaceIsToldWhatTheProgramDid) {
+  struct Case {
+    std::string script;
+    StatusCode code;
+    std::vector<std::string> says;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"echo no such module >&2; exit 9",
+            StatusCode::kUnavailable,
+            {"did not get ready", "exited with code 9", "no such module"}},
+           {"echo loading >&2; sleep 1000",
+            StatusCode::kDeadlineExceeded,
+            {"still starting", "not said hello", "loading"}},
+           {"kill -9 $$", StatusCode::kUnavailable, {"SIGKILL", "nothing to stderr"}}}) {
+    SubprocessOptions options{.command = {"sh", "-c", c.script}, .backoff = kLong};
+    options.stderr_path = folder_.path() + "/" + std::to_string(c.says.size()) + c.says[0];
+    auto pool = SubprocessPool::Create(*loop_, options);
+    ASSERT_TRUE(pool.ok()) << pool.status().ToString();
+    pool_ = std::move(*pool);
+    shutdown_deadline_ = milliseconds(10);
+    const bool ends = c.code == StatusCode::kUnavailable;
+    Run([](SubprocessPoolTest* t, const Case* now, std::string log,
+           bool program_ends) -> Task<void> {
+      int ended = 0;
+      t->loop_->Spawn(
+          [](SubprocessPoolTest* test) -> Task<void> {
+            auto first = co_await test->pool_->Acquire(test->Soon());
+            EXPECT_FALSE(first.ok());
+          }(t),
+          [&ended] { ++ended; });
+      while (program_ends ? t->pool_->stats().failed_starts == 0 : !std::filesystem::exists(log)) {
+        co_await t->loop_->SleepUntil(t->Soon(milliseconds(1)));
+      }
+      auto place = co_await t->pool_->Acquire(t->Soon(milliseconds(20)));
+      EXPECT_EQ(place.status().code(), now->code) << place.status().ToString();
+      for (const std::string& text : now->says) {
+        EXPECT_THAT(place.status().message(), HasSubstr(text));
+      }
+      EXPECT_THAT(place.status().message(), Not(HasSubstr("no place")));
+      co_await t->pool_->Shutdown(t->Soon(milliseconds(10)));
+      while (ended == 0) co_await t->loop_->SleepUntil(t->Soon(milliseconds(1)));
+    }(this, &c, options.stderr_path, ends));
+  }
 }
 
 TEST_F(SubprocessPoolTest, KilledByASignalInTheMiddleOfAStep) {

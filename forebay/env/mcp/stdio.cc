@@ -90,9 +90,12 @@ class Stdio final : public Transport, public std::enable_shared_from_this<Stdio>
         : stdio_(std::move(stdio)), id_(id), reply_(stdio_->loop_) {
       stdio_->open_.emplace(id_, reply_);
       const double seconds = Seconds(deadline - stdio_->loop_.Now());
-      timer_ = stdio_->loop_.RunAt(deadline, [reply = reply_, seconds] {
-        reply.Set(DeadlineExceeded(
-            fmt::format("the MCP server did not answer within {:.1f} s", std::max(seconds, 0.0))));
+      const std::weak_ptr<Stdio> weak = stdio_;
+      timer_ = stdio_->loop_.RunAt(deadline, [weak, reply = reply_, seconds] {
+        const auto late = weak.lock();
+        const std::string did =
+            fmt::format("did not answer within {:.1f} s", std::max(seconds, 0.0));
+        reply.Set(DeadlineExceeded(late ? late->process_->Describe(did) : did));
       });
     }
     Pending(const Pending&) = delete;

@@ -222,17 +222,22 @@ void LineProcess::StreamEnded(std::string_view stream) {
       }));
 }
 
-// Tells the reason, with the command and the last lines of its stderr.
-void LineProcess::Break(const Status& reason) {
+std::string LineProcess::Describe(std::string_view did) {
+  if (process_ == nullptr) return reason_.message();
+  if (!ended()) ReadErrors(kReadBytesPerTurn);
   std::string message = options_.what + (options_.what.empty() ? "" : " ");
   message += fmt::format("`{}` (pid {}): {}", fmt::join(options_.process.command, " "),
-                         process_->pid(), reason.message());
+                         process_->pid(), did);
   if (const std::string lines = tail_.Lines(); !lines.empty()) {
     message += "; its last lines on stderr:\n" + lines;
   } else {
     message += "; it wrote nothing to stderr";
   }
-  reason_ = Status(reason.code(), std::move(message));
+  return message;
+}
+
+void LineProcess::Break(const Status& reason) {
+  reason_ = Status(reason.code(), Describe(reason.message()));
   if (const auto on_end = std::exchange(events_.on_end, nullptr)) on_end(reason_);
 }
 

@@ -64,6 +64,9 @@ class LineProcess : public std::enable_shared_from_this<LineProcess> {
   // Kills and reaps it at once, which may block for milliseconds. Nothing is called any more.
   void Abandon();
 
+  // "WHAT `COMMAND` (pid 7): DID; its last lines on stderr: ...": for errors about one that runs.
+  std::string Describe(std::string_view did);
+
   bool ended() const { return !reason_.ok(); }
   const Status& reason() const { return reason_; }
 

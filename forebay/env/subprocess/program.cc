@@ -73,6 +73,9 @@ class Run : public std::enable_shared_from_this<Run> {
     process_->KillGroup(SIGKILL);
   }
   Result<ProgramEnd> End() const {
+    if (const std::string lines = errors_.Lines(); !why_.ok() && !lines.empty()) {
+      return Status(why_.code(), why_.message() + "; its last lines on stderr:\n" + lines);
+    }
     if (!why_.ok()) return why_;
     return ProgramEnd{.ok = !exit_->signalled && exit_->value == 0,
                       .how = exit_->ToString(),

@@ -78,6 +78,8 @@ TEST(ProgramTest, ItsTimeIsLimitedAndItsChildrenGoWithIt) {
   const Result<ProgramEnd> late =
       RunIt(Shell("sleep 300 & echo $! >/dev/null; wait"), milliseconds(200));
   EXPECT_EQ(late.status().code(), StatusCode::kDeadlineExceeded);
+  const Result<ProgramEnd> loud = RunIt(Shell("echo stuck here >&2; sleep 300"), milliseconds(500));
+  EXPECT_THAT(loud.status().message(), HasSubstr("stuck here"));
   // A child that outlives the program: killed when the program ends.
   const Result<ProgramEnd> left = RunIt(Shell("sleep 300 >/dev/null 2>&1 & echo $!"));
   ASSERT_TRUE(left.ok());

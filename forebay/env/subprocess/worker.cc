@@ -82,9 +82,10 @@ Status Worker::Begin(std::shared_ptr<RotatingLog> log) {
                               [weak] {
                                 if (const auto self = weak.lock()) self->OnReaped();
                               }}));
+  started_ = loop_.Now();
   start_timer_ = At(loop_.Now() + options_->start_deadline, [](Worker& self) {
     if (self.state_ != State::kStarting) return;
-    self.Kill(DeadlineExceeded(fmt::format("did not say hello within {:.0f} s (start_deadline)",
+    self.Kill(DeadlineExceeded(fmt::format("did not say hello within {:.1f} s (start_deadline)",
                                            Seconds(self.options_->start_deadline))));
   });
   process_->Send(HelloLine(options_->episodes_per_process, options_->line_bytes_max));
@@ -93,6 +94,11 @@ Status Worker::Begin(std::shared_ptr<RotatingLog> log) {
 
 Worker::~Worker() {
   if (process_) process_->Abandon();
+}
+
+std::string Worker::Starting() {
+  return process_->Describe(fmt::format("is still starting: it has not said hello in {:.1f} s",
+                                        Seconds(loop_.Now() - started_)));
 }
 
 uint64_t Worker::Open() {

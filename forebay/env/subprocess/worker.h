@@ -47,6 +47,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   bool ended() const { return state_ == State::kEnding || state_ == State::kDead; }
   const Status& reason() const { return reason_; }
   bool said_hello() const { return said_hello_; }
+  // Of one that has not: how long it has been starting, and what it wrote to stderr.
+  std::string Starting();
   bool proven() const { return proven_; }  // it has answered a request
   int64_t late_answers() const { return late_answers_; }
   int64_t episodes() const { return static_cast<int64_t>(episodes_.size()); }
@@ -109,6 +111,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   bool input_ended_ = false;
   int64_t late_answers_ = 0;
   int64_t hung_ = 0;
+  TimePoint started_;
   uint64_t start_timer_ = 0;
 
   uint64_t last_request_ = 0;
