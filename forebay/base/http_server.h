@@ -44,8 +44,11 @@ struct HttpServerOptions {
   std::string certificate_file, key_file;  // PEM: TLS on tcp addresses
   // Asked before the body is read; false is answered with 401. null: anybody may, which is refused
   // beyond loopback. A web page in a browser on this machine is anybody too: without `authorize`
-  // requests with a foreign Origin are answered with 403.
+  // requests over TCP with a foreign Origin or Host are answered with 403, whatever their method
+  // (http/local_pages.h).
   std::function<bool(const HttpRequest&)> authorize;
+  // Names that requests may be for beside localhost, loopback addresses and the hosts of `listen`.
+  std::vector<std::string> allowed_hosts;
   // The body of an answer that the server gives by itself (400, 401, 403, 408, 413, 431, 500, 503)
   // and its content type; null: a line of text.
   std::function<std::string(int status, std::string_view message)> error_body;
@@ -58,6 +61,9 @@ struct HttpServerOptions {
   Duration body_deadline = std::chrono::seconds(60);
   Duration idle_deadline = std::chrono::seconds(75);   // between requests
   Duration write_deadline = std::chrono::seconds(30);  // for one piece of an answer to be taken
+  // Of an answer, in the kernel and not yet sent: with more, what a client does not read would look
+  // written. (Over TCP it can hold as much again as the client's own buffer.)
+  int unsent_bytes_max = 16 << 10;
 };
 
 struct HttpServerStats {

@@ -8,7 +8,7 @@
 namespace forebay {
 namespace {
 
-// Calls fn with each character that stands in no string, until it returns false.
+// Calls fn with each character that stands in no string and its offset, until it returns false.
 template <typename Fn>
 void OutsideStrings(std::string_view text, const Fn& fn) {
   bool in_string = false;
@@ -22,7 +22,7 @@ void OutsideStrings(std::string_view text, const Fn& fn) {
       }
     } else if (c == '"') {
       in_string = true;
-    } else if (!fn(c)) {
+    } else if (!fn(c, i)) {
       return;
     }
   }
@@ -30,25 +30,26 @@ void OutsideStrings(std::string_view text, const Fn& fn) {
 
 }  // namespace
 
-bool TooDeep(std::string_view text) {
+bool TooDeep(std::string_view text, size_t* at) {
   int depth = 0;
   bool too_deep = false;
-  OutsideStrings(text, [&](char c) {
+  OutsideStrings(text, [&](char c, size_t i) {
     if (c == '{' || c == '[') {
       too_deep = ++depth > kJsonDepthMax;
     } else if (c == '}' || c == ']') {
       --depth;
     }
+    if (too_deep && at != nullptr) *at = i;
     return !too_deep;
   });
   return too_deep;
 }
 
-bool TooCrowded(std::string_view text, int64_t members_max) {
+bool TooCrowded(std::string_view text, int64_t members_max, size_t* at) {
   std::array<int64_t, kJsonDepthMax + 1> members{};  // of the values that are open
   size_t depth = 0;
   bool too_crowded = false;
-  OutsideStrings(text, [&](char c) {
+  OutsideStrings(text, [&](char c, size_t i) {
     if (c == '{' || c == '[') {
       if (depth == kJsonDepthMax) return false;  // too deep
       members[++depth] = 0;
@@ -58,6 +59,7 @@ bool TooCrowded(std::string_view text, int64_t members_max) {
     } else if (c == ':') {  // follows a name; arrays may be long
       too_crowded = ++members[depth] > members_max;
     }
+    if (too_crowded && at != nullptr) *at = i;
     return !too_crowded;
   });
   return too_crowded;

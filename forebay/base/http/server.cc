@@ -7,7 +7,6 @@
 
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/address.hpp>
 #include <boost/system/error_code.hpp>
 #include <cerrno>
 #include <chrono>
@@ -27,6 +26,7 @@
 #include "forebay/base/http.h"
 #include "forebay/base/http/connection.h"
 #include "forebay/base/http/exchange.h"
+#include "forebay/base/http/local_pages.h"
 #include "forebay/base/http/parser.h"
 #include "forebay/base/http/timer.h"
 #include "forebay/base/http/transport.h"
@@ -48,19 +48,13 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // out of descrip
 constexpr auto kLinger = std::chrono::seconds(2);
 constexpr size_t kLingerBytesMax = size_t{64} << 20;
 
-// Whether a page of this origin comes from this machine.
-bool IsLocalOrigin(std::string_view origin) {
-  const Result<HttpUrl> url = ParseUrl(origin);
-  if (!url.ok()) return false;
-  boost::system::error_code no_address;
-  const auto address = boost::asio::ip::make_address(url->host, no_address);
-  return no_address ? url->host == "localhost" : address.is_loopback();
-}
-
 class Server final : public HttpServer {
  public:
   Server(Loop& loop, HttpServerOptions options, Handler handler)
-      : loop_(loop), options_(std::move(options)), handler_(std::move(handler)) {}
+      : loop_(loop),
+        options_(std::move(options)),
+        handler_(std::move(handler)),
+        hosts_(options_.allowed_hosts) {}
   ~Server() override {
     FB_CHECK(active_.empty(), "Stop an HttpServer before its end");
     CloseListeners();
@@ -72,6 +66,7 @@ class Server final : public HttpServer {
     }
     for (const std::string& text : options_.listen) {
       FB_ASSIGN_OR_RETURN(SocketAddress address, ParseSocketAddress(text));
+      if (!address.is_unix) hosts_.push_back(address.host);
       FB_ASSIGN_OR_RETURN(const bool local, IsLoopback(address));
       if (!local && (options_.authorize == nullptr || tls_ == nullptr)) {
         return InvalidArgument(fmt::format(
@@ -173,6 +168,11 @@ class Server final : public HttpServer {
       const int on = 1;
       setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
       setsockopt(fd.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+      setsockopt(fd.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &options_.unsent_bytes_max,
+                 sizeof(options_.unsent_bytes_max));
+    } else {  // which has one buffer, the sender's
+      setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &options_.unsent_bytes_max,
+                 sizeof(options_.unsent_bytes_max));
     }
     http::StreamSocket socket(*loop_.asio());
     boost::system::error_code error;
@@ -186,7 +186,7 @@ class Server final : public HttpServer {
     auto connection = std::make_shared<Connection>(loop_, std::move(transport));
     active_.insert(connection);
     ++stats_.connections_total;
-    loop_.Spawn(Serve(connection, tls), [this, connection] {
+    loop_.Spawn(Serve(connection, tls, /*pages=*/!is_unix), [this, connection] {
       connection->Close();
       if (connection->timed_out()) ++stats_.timed_out;
       active_.erase(connection);
@@ -195,7 +195,8 @@ class Server final : public HttpServer {
     });
   }
 
-  Task<void> Serve(std::shared_ptr<Connection> connection, bool tls) {
+  // `pages`: a browser can connect to where this connection came in.
+  Task<void> Serve(std::shared_ptr<Connection> connection, bool tls, bool pages) {
     if (tls) {
       Task<Status> shaking = connection->Handshake(loop_.Now() + options_.header_deadline);
       const Status shaken = co_await std::move(shaking);
@@ -209,7 +210,7 @@ class Server final : public HttpServer {
         idle_.erase(connection);
         if (!waited.ok() && connection->input().empty()) co_return;
       }
-      Task<bool> serving = ServeOne(connection);
+      Task<bool> serving = ServeOne(connection, pages);
       const bool again = co_await std::move(serving);
       if (!again) co_return;
     }
@@ -235,23 +236,22 @@ class Server final : public HttpServer {
   }
 
   // True when another request may follow.
-  Task<bool> ServeOne(std::shared_ptr<Connection> connection) {
+  Task<bool> ServeOne(std::shared_ptr<Connection> connection, bool pages) {
     HttpParser parser({.request = true,
                        .header_bytes_max = options_.header_bytes_max,
                        .body_bytes_max = options_.body_bytes_max});
     Task<int> reading_header =
         ReadMessage(connection.get(), &parser, /*all=*/false, options_.header_deadline);
     int refusal = co_await std::move(reading_header);
-    std::string_view reason;
+    std::string reason;
     if (refusal == 0) {
       const HttpRequest& request = parser.request();
-      const std::optional<std::string_view> origin = request.headers.Get("origin");
       if (!request.url.starts_with('/')) {
         refusal = 400;
         reason = "the target of a request begins with '/'";
-      } else if (options_.authorize == nullptr && origin && !IsLocalOrigin(*origin)) {
-        refusal = 403;
-        reason = "pages of other origins may not use this server";
+      } else if (options_.authorize == nullptr && pages) {
+        reason = http::ForeignPage(request.headers, hosts_);
+        if (!reason.empty()) refusal = 403;
       } else if (options_.authorize != nullptr && !options_.authorize(request)) {
         refusal = 401;
         reason = "the Authorization header holds no valid key";
@@ -279,7 +279,7 @@ class Server final : public HttpServer {
     Exchange exchange(loop_, connection, std::move(request), exchange_options);
     if (refusal != 0) {
       ++stats_.refused;
-      Task<void> refusing = Refuse(&exchange, refusal, std::string(reason));
+      Task<void> refusing = Refuse(&exchange, refusal, std::move(reason));
       co_await std::move(refusing);
       Task<void> lingering = Linger(connection);
       co_await std::move(lingering);
@@ -342,6 +342,7 @@ class Server final : public HttpServer {
   Loop& loop_;
   const HttpServerOptions options_;
   const Handler handler_;
+  std::vector<std::string> hosts_;  // that requests may be for, beside localhost
   http::TlsContext tls_;
   std::vector<Listener> listeners_;
   std::vector<std::string> addresses_;

@@ -47,14 +47,15 @@ Task<void> Echo(HttpExchange& exchange) {
 }
 
 std::string Get(const std::string& target) {
-  return "GET " + target + " HTTP/1.1\r\nHost: x\r\n\r\n";
+  return "GET " + target + " HTTP/1.1\r\nHost: localhost\r\n\r\n";
 }
 
 TEST(HttpServerTest, AnswersRequestsOnOneConnectionInOrder) {
   TestServer server(Echo);
   RawConnection client(server.port());
   // The first two come in one piece, the third in many.
-  client.Send(Get("/a") + "POST /b?q=1 HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nxyz");
+  client.Send(Get("/a") +
+              "POST /b?q=1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nxyz");
   const std::string both = client.ReadUntil("POST /b?q=1 xyz");
   EXPECT_THAT(both, StartsWith("HTTP/1.1 200 OK\r\n"));
   EXPECT_LT(both.find("GET /a "), both.find("POST /b?q=1 xyz"));
@@ -68,7 +69,8 @@ TEST(HttpServerTest, AcceptsChunkedBodiesAndSaysContinue) {
   TestServer server(Echo);
   RawConnection client(server.port());
   client.Send(
-      "POST /c HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n");
+      "POST /c HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n");
   EXPECT_THAT(client.ReadUntil("\r\n\r\n"), StartsWith("HTTP/1.1 100 Continue"));
   client.Send("3\r\nabc\r\n2;ext=1\r\nde\r\n0\r\n\r\n");
   EXPECT_THAT(client.ReadUntil("abcde"), HasSubstr("POST /c abcde"));
@@ -86,7 +88,7 @@ TEST(HttpServerTest, AcceptsChunkedBodiesAndSaysContinue) {
 TEST(HttpServerTest, AHeadRequestGetsNoBodyAndHttp10IsClosed) {
   TestServer server(Echo);
   RawConnection client(server.port());
-  client.Send("HEAD /h HTTP/1.1\r\nHost: x\r\n\r\n" + Get("/next"));
+  client.Send("HEAD /h HTTP/1.1\r\nHost: localhost\r\n\r\n" + Get("/next"));
   const std::string answers = client.ReadUntil("GET /next");
   EXPECT_THAT(answers, HasSubstr("Content-Length: 8\r\n\r\nHTTP/1.1 200"));
   RawConnection old(server.port());
@@ -153,7 +155,7 @@ TEST(HttpServerTest, ASlowLorisGets408) {
   RawConnection header(server.port());
   RawConnection body(server.port());
   header.Send("GET / HTTP/1.1\r\nX-A");
-  body.Send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nabc");
+  body.Send("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nabc");
   EXPECT_THAT(header.ReadAll(), StartsWith("HTTP/1.1 408 "));
   EXPECT_THAT(body.ReadAll(), StartsWith("HTTP/1.1 408 "));
   // A byte now and then does not help.
@@ -181,7 +183,7 @@ TEST(HttpServerTest, SilentConnectionsAreClosed) {
 
 TEST(HttpServerTest, RefusesWhatIsTooLong) {
   TestServer server(Echo, {.header_bytes_max = 4096, .body_bytes_max = 1000});
-  const std::string begin = "POST / HTTP/1.1\r\nHost: x\r\n";
+  const std::string begin = "POST / HTTP/1.1\r\nHost: localhost\r\n";
   RawConnection one(server.port());
   one.Send(begin + "X: " + std::string(5000, 'a') + "\r\n\r\n");
   EXPECT_THAT(one.ReadAll(), StartsWith("HTTP/1.1 431 "));
@@ -212,7 +214,8 @@ TEST(HttpServerTest, TheAnswer413IsSeenByAClientThatSendsFirstAndReadsThen) {
   TestServer server(Echo, {.body_bytes_max = 1000});
   RawConnection client(server.port());
   const size_t size = 20 << 20;  // more than the kernel's buffers hold
-  client.Send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(size) + "\r\n\r\n");
+  client.Send("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(size) +
+              "\r\n\r\n");
   EXPECT_TRUE(client.Send(std::string(size, 'x')));
   EXPECT_THAT(client.ReadAll(), StartsWith("HTTP/1.1 413 "));
 }
@@ -229,7 +232,7 @@ TEST(HttpServerTest, GarbageGets400) {
       "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
       "POST / HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
       "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-      "GET http://other/ HTTP/1.1\r\nHost: x\r\n\r\n",
+      "GET http://other/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
       std::string("GET /\0 HTTP/1.1\r\n\r\n", 19),
   };
   for (const std::string& bytes : garbage) {
@@ -248,10 +251,10 @@ TEST(HttpServerTest, AsksWhoItIsBeforeTheBody) {
                       return SecretsEqual(request.bearer(), "secret");
                     }});
   RawConnection client(server.port());
-  client.Send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n");
+  client.Send("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n");
   EXPECT_THAT(client.ReadAll(), HasSubstr("401 Unauthorized"));
   RawConnection good(server.port());
-  good.Send("GET /a HTTP/1.1\r\nHost: x\r\nAuthorization: bearer secret\r\n\r\n");
+  good.Send("GET /a HTTP/1.1\r\nHost: localhost\r\nAuthorization: bearer secret\r\n\r\n");
   EXPECT_THAT(good.ReadUntil("/a"), HasSubstr("200 OK"));
   for (const char* wrong : {"Bearer secre", "Bearer secrets", "Basic secret", ""}) {
     RawConnection bad(server.port());
@@ -268,10 +271,62 @@ TEST(HttpServerTest, PagesOfOtherOriginsAreRefused) {
                                      {"http://127.0.0.1:3000", "200"},
                                      {"http://127.evil.example", "403"}}) {
     RawConnection client(server.port());
-    client.Send(std::string("GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nOrigin: ") + origin +
-                "\r\n\r\n");
+    client.Send(std::string("GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nOrigin: ") +
+                origin + "\r\n\r\n");
     EXPECT_THAT(client.ReadAll(), StartsWith(std::string("HTTP/1.1 ") + code)) << origin;
   }
+}
+
+// A name of the page's own that its name server lets point here: the browser sees one origin.
+TEST(HttpServerTest, RequestsForOtherNamesAreRefused) {
+  TestServer server(Echo, {.listen = {"tcp:localhost:0"}, .allowed_hosts = {"Box.internal"}});
+  const auto code = [&](const std::string& method, const std::string& headers) {
+    RawConnection client(server.port());
+    client.Send(method + " /v1/models HTTP/1.1\r\nConnection: close\r\n" + headers + "\r\n");
+    const std::string answer = client.ReadAll();
+    return answer.substr(std::string("HTTP/1.1 ").size(), 3);
+  };
+  for (const char* method : {"GET", "HEAD", "POST", "OPTIONS"}) {
+    for (const char* host :
+         {"evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example",
+          "8.8.8.8", "0.0.0.0:8000", "[2001:db8::1]:80", "user@localhost", "localhost/x",
+          "localhost:8000:9", "localhost?", "", "a b"}) {
+      EXPECT_EQ(code(method, std::string("Host: ") + host + "\r\n"), "403") << method << host;
+    }
+    for (const char* host : {"localhost", "LocalHost:1", "127.0.0.1:8000", "127.1.2.3",
+                             "[::1]:8000", "models.localhost:8000", "box.internal:80"}) {
+      EXPECT_EQ(code(method, std::string("Host: ") + host + "\r\n"), "200") << method << host;
+    }
+    EXPECT_EQ(code(method, ""), "200");  // no browser
+  }
+  // The page of an allowed name may ask, and neither header makes up for the other.
+  EXPECT_EQ(code("POST", "Host: box.internal\r\nOrigin: http://box.internal:9\r\n"), "200");
+  EXPECT_EQ(code("POST", "Host: evil.example\r\nOrigin: http://evil.example\r\n"), "403");
+  EXPECT_EQ(code("POST", "Host: evil.example\r\nOrigin: http://localhost\r\n"), "403");
+  EXPECT_EQ(code("POST", "Host: localhost\r\nHost: evil.example\r\n"), "403");
+}
+
+// No page has the key, and none reaches a Unix socket.
+TEST(HttpServerTest, AKeyOrAUnixSocketNeedsNoName) {
+  {
+    TestServer server(Echo, {.authorize = [](const HttpRequest& request) {
+                        return SecretsEqual(request.bearer(), "secret");
+                      }});
+    RawConnection client(server.port());
+    client.Send("GET /a HTTP/1.1\r\nHost: box.example\r\nAuthorization: Bearer secret\r\n\r\n");
+    EXPECT_THAT(client.ReadUntil("/a"), HasSubstr("200 OK"));
+  }
+  std::string folder = std::filesystem::temp_directory_path() / "forebay_http_XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  TestServer server(Echo, {.listen = {"unix:" + folder + "/s"}});
+  Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const std::vector<SocketName> names =
+      SocketNames({.is_unix = true, .path = folder + "/s"}).value();
+  ASSERT_EQ(connect(fd.get(), names[0].get(), names[0].size), 0);
+  RawConnection client(std::move(fd));
+  client.Send("GET /a HTTP/1.1\r\nHost: whatever\r\n\r\n");
+  EXPECT_THAT(client.ReadUntil("/a"), HasSubstr("200 OK"));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(HttpServerTest, NothingListensBeyondLoopbackWithoutATokenAndTls) {
