@@ -27,11 +27,20 @@ struct ServedModel {
   std::string bos_token, eos_token;               // what the chat template calls so
 };
 
+// Whether the chat template writes the tools of a request; else serving/plain_tools.h does. Renders
+// a few words.
+bool KnowsTools(const ServedModel& model);
+
 struct OpenAiServerOptions {
   std::vector<std::string> listen = {"tcp:127.0.0.1:8000"};  // or "unix:/path/of.sock"
   std::string certificate_file, key_file;                    // PEM: TLS
   std::string token;  // clients send it as their API key; "": anybody may (loopback only)
+  // Without a token: more names that requests may be for (http_server.h).
+  std::vector<std::string> allowed_hosts;
   Duration request_deadline = std::chrono::minutes(10);
+  // While requests wait for the engine, a stream whose client takes nothing for that long is ended
+  // and its slots are free (serving/reader_watch.h).
+  Duration stalled_reader_deadline = std::chrono::seconds(2);
   uint64_t seed = 0;  // of requests that bring none
   // For JSON, templates and tokenizing, which the loop then has none of; null: all on the loop.
   WorkerPool* workers = nullptr;
@@ -42,7 +51,8 @@ struct OpenAiServerOptions {
 };
 
 struct OpenAiServerStats {
-  int64_t requests = 0, refused = 0, cancelled = 0;  // cancelled: the client went away
+  int64_t requests = 0, refused = 0,
+          cancelled = 0;  // cancelled: the client went away, or did not read
   int64_t connections = 0;
 };
 

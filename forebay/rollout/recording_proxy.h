@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,6 +24,9 @@ struct RecordingProxyOptions {
   std::string certificate_file, key_file;  // PEM: TLS
   // For JSON, templates and tokenizing, which the loop then has none of; null: all on the loop.
   WorkerPool* workers = nullptr;
+  // Told once, on the loop, when a harness sends tools and the chat template knows none; may be
+  // null.
+  std::function<void(const std::string&)> note;
 };
 
 struct RecordingOptions {
@@ -49,6 +53,8 @@ struct HarnessEnd {
   Outcome outcome = Outcome::kDone;
   Status reason;                          // with any other outcome
   std::map<std::string, double> rewards;  // of a grader; they add to what was posted
+  // For errors, as far as it is known: "exited with code 0", and what it wrote last.
+  std::string how, last_errors, last_output_line;
 };
 
 // The sampler's parameters are the run's, whatever a harness asks for: temperature, top_p, top_k

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "forebay/base/status.h"
-#include "forebay/rollout/serving/field_reader.h"
+#include "forebay/rollout/serving/bounded_json.h"
 
 namespace forebay::rollout::external {
 namespace {

@@ -53,6 +53,7 @@ void Answer::AddText(const std::string& text, bool final) {
   const auto take = [&](std::vector<env::ToolEvent> events) {
     for (env::ToolEvent& event : events) {
       if (event.kind == env::ToolEvent::Kind::kCall) {
+        if (calls_.size() >= options_.calls_max) continue;
         piece_.calls.push_back(event.call);
         calls_.push_back(std::move(event.call));
       } else {  // a broken call is what the model wrote: text

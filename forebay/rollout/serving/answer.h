@@ -1,6 +1,7 @@
 // Answer: one choice of a response as it grows out of sampled tokens.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -33,8 +34,9 @@ class Answer {
     std::vector<int32_t> stop_tokens;  // not shown
     std::vector<std::string> stop_strings;
     bool skip_special = true;
-    bool tool_calls = false;  // calls are taken out of the text
-    std::string begun;        // the answer begins with it; it was not sampled
+    bool tool_calls = false;      // calls are taken out of the text
+    size_t calls_max = SIZE_MAX;  // what is called after them is dropped
+    std::string begun;            // the answer begins with it; it was not sampled
   };
   // The tokenizer must outlive it.
   Answer(const tokenizer::Tokenizer& tokenizer, const Options& options);

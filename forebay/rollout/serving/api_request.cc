@@ -16,6 +16,7 @@
 
 #include "forebay/rollout/engine.h"
 #include "forebay/rollout/serving/api_error.h"
+#include "forebay/rollout/serving/bounded_json.h"
 #include "forebay/rollout/serving/chat_messages.h"
 #include "forebay/rollout/serving/field_reader.h"
 
@@ -102,6 +103,26 @@ void ReadSampling(FieldReader& fields, ApiRequest* out) {
   }
 }
 
+// Of OpenAI's API and of vLLM's and llama.cpp's additions: what would change the answer if it were
+// followed. To ignore it would look like following it.
+void RefuseUnsupported(FieldReader& fields) {
+  constexpr const char* kNoGrammar = "nothing constrains what is sampled to a grammar";
+  for (const char* name : {"structured_outputs", "guided_json", "guided_regex", "guided_choice",
+                           "guided_grammar", "guided_decoding_backend", "grammar", "json_schema"}) {
+    fields.Unsupported(name, kNoGrammar);
+  }
+  constexpr const char* kOwnTemplate = "the model's own chat template is used as it is";
+  for (const char* name : {"chat_template", "chat_template_kwargs", "documents"}) {
+    fields.Unsupported(name, kOwnTemplate);
+  }
+  fields.Unsupported("prompt_logprobs", "log-probabilities are those of sampled tokens");
+  fields.Unsupported("truncate_prompt_tokens", "send the prompt that is meant");
+  fields.Unsupported("include_stop_str_in_output", "an answer ends before the stop string");
+  fields.Unsupported("use_beam_search", "tokens are sampled");
+  fields.Unsupported("bad_words", "use 'logit_bias'");
+  fields.Unsupported("logits_processors", "use 'logit_bias'");
+}
+
 void ReadMaxTokens(FieldReader& fields, const char* name, ApiRequest* out) {
   if (const auto tokens = fields.Int(name, 1, INT32_MAX)) {
     out->sampling.new_tokens_max = static_cast<int32_t>(*tokens);
@@ -134,12 +155,14 @@ void ReadChat(const Json& object, FieldReader& fields, ApiRequest* out) {
     const bool text = format->is_object() && format->value("type", Json()) == "text";
     if (!text) {
       fields.Fail("response_format",
-                  "'response_format' is not supported beyond {\"type\": \"text\"}: the answer is "
-                  "not constrained to a grammar");
+                  "'response_format' is not supported beyond {\"type\": \"text\"}: nothing "
+                  "constrains what is sampled to a grammar");
     }
   }
   fields.Unsupported("functions", "use 'tools'");
   fields.Unsupported("audio", "this model writes text");
+  fields.Unsupported("web_search_options", "nothing is searched");
+  out->parallel_tool_calls = fields.Bool("parallel_tool_calls").value_or(true);
   out->continue_final_message = fields.Bool("continue_final_message").value_or(false);
   out->add_generation_prompt =
       fields.Bool("add_generation_prompt").value_or(!out->continue_final_message);
@@ -223,9 +246,13 @@ void ReadTokens(FieldReader& outer, FieldReader& fields, ApiRequest* out) {
 }  // namespace
 
 std::optional<ApiError> ParseApiRequest(ApiKind kind, std::string_view body, ApiRequest* out) {
-  const std::optional<Json> object = ParseBounded(body);
-  if (!object || !object->is_object()) {
-    return ApiError{.message = "the body must be one JSON object, nested at most 64 deep"};
+  std::string problem;
+  const std::optional<Json> object = ParseBounded(body, &problem);
+  if (!object) return ApiError{.message = "the body of the request " + problem};
+  if (!object->is_object()) {
+    return ApiError{.message = fmt::format("the body of the request must be a JSON object, and {} "
+                                           "is {}",
+                                           Excerpt(*object), object->type_name())};
   }
   out->kind = kind;
   out->sampling.new_tokens_max = 0;
@@ -244,6 +271,7 @@ std::optional<ApiError> ParseApiRequest(ApiKind kind, std::string_view body, Api
     return fields.error() ? fields.error() : inner.error();
   }
   ReadSampling(fields, out);
+  RefuseUnsupported(fields);
   out->return_token_ids = fields.Bool("return_token_ids").value_or(false);
   if (kind == ApiKind::kChat) {
     ReadChat(*object, fields, out);

@@ -29,6 +29,7 @@ struct ApiRequest {
   std::string messages_json;            // a JSON array, tool calls' arguments as objects
   std::string tools_json;               // a JSON array, or ""
   bool tool_calls = false;              // calls are looked for in the answer
+  bool parallel_tool_calls = true;      // else only the first call counts
   std::vector<std::string> tool_names;  // of tools_json, in order
   // The answer has to begin with a call: of this tool, or of any ("").
   std::optional<std::string> forced_tool;

@@ -28,7 +28,8 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 std::string TemplateThatWrites(const std::string& calls) {
-  return "{%- for m in messages -%}<|im_start|>{{ m.role }}\n{{ m.content }}"
+  return "{%- for t in tools or [] -%}<{{ t.function.name }}>{%- endfor -%}"
+         "{%- for m in messages -%}<|im_start|>{{ m.role }}\n{{ m.content }}"
          "{%- for c in m.tool_calls or [] -%}{%- set c = c.function -%}" +
          calls +
          "{%- endfor -%}<|im_end|>\n{% endfor -%}"
@@ -93,6 +94,16 @@ TEST_F(BegunCallTest, EachTemplatesOwnForm) {
   for (const Json& free : {Json("auto"), Json("none"), Json(nullptr)}) {
     EXPECT_EQ(BegunBy(kHermes, free), "");
   }
+}
+
+// Such a template carries the calls as text (plain_tools.h), so they can be begun as text.
+TEST_F(BegunCallTest, ATemplateThatKnowsNoToolsTakesThePlainForm) {
+  const std::string chat =
+      "{%- for m in messages -%}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor -%}"
+      "{%- if add_generation_prompt -%}<|im_start|>assistant\n{% endif -%}";
+  EXPECT_EQ(BegunBy(chat, Named("add")), "<tool_call>\n{\"name\": \"add\", \"arguments\":");
+  EXPECT_THAT(bench_.tokenizer->Decode(bench_.engine->requests.back().prompt, false).value(),
+              HasSubstr("You may call these tools"));
 }
 
 TEST_F(BegunCallTest, OneToolThatIsRequiredIsNamed) {
@@ -203,7 +214,8 @@ TEST_F(RecordedBegunCallTest, WhatBeginsACallIsGivenAndTheConversationGoesOn) {
   ASSERT_EQ(Branches(t).size(), 1U) << Text(t);
   EXPECT_EQ(Sampled(t), said + "<|im_end|>|" + said + "<|im_end|>|done<|im_end|>|");
   const std::string begun = "<tool_call>\n{\"name\": \"add\", \"arguments\":";
-  EXPECT_EQ(Text(t), "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n" + begun + said +
+  EXPECT_EQ(Text(t), "<add><a \"b\"><|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n" +
+                         begun + said +
                          "<|im_end|>\n<|im_start|>tool\n42<|im_end|>\n<|im_start|>assistant\n" +
                          begun + said +
                          "<|im_end|>\n<|im_start|>tool\n42<|im_end|>\n<|im_start|>assistant\n"

@@ -36,11 +36,7 @@ std::optional<ApiError> MakePrompts(const ServedModel& model, const ApiRequest& 
     if (model.chat == nullptr) {
       return ApiError{.message = "this model has no chat template: use /v1/completions"};
     }
-    Result<std::string> text =
-        RenderChat(model, {.messages_json = request.messages_json,
-                           .tools_json = request.tools_json,
-                           .add_generation_prompt = request.add_generation_prompt,
-                           .continue_final_message = request.continue_final_message});
+    Result<std::string> text = RenderChat(model, ChatTextOf(request));
     if (!text.ok()) {
       return ApiError{.message = text.status().message(), .param = "messages"};
     }
@@ -93,6 +89,7 @@ std::optional<ApiError> Call::AddRequests(const std::vector<int32_t>& prompt, Ti
                                           .stop_strings = generate.stop_strings,
                                           .skip_special = request_.skip_special_tokens,
                                           .tool_calls = request_.tool_calls,
+                                          .calls_max = request_.parallel_tool_calls ? SIZE_MAX : 1,
                                           .begun = request_.begun_call});
     generate_.push_back(std::move(generate));
   }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "forebay/rollout/serving/api_request.h"
+#include "forebay/rollout/serving/bounded_json.h"
 #include "forebay/rollout/serving/field_reader.h"
 
 namespace forebay::rollout::serving {

@@ -7,9 +7,12 @@
 
 #include "forebay/base/status.h"
 #include "forebay/rollout/openai_server.h"
+#include "forebay/rollout/serving/api_request.h"
+#include "forebay/rollout/serving/plain_tools.h"
 #include "forebay/tokenizer/tokenizer.h"
 
-namespace forebay::rollout::serving {
+namespace forebay::rollout {
+namespace serving {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -23,15 +26,28 @@ std::string_view Trimmed(std::string_view text) {
 
 }  // namespace
 
+ChatText ChatTextOf(const ApiRequest& request) {
+  return {.messages_json = request.messages_json,
+          .tools_json = request.tools_json,
+          .add_generation_prompt = request.add_generation_prompt,
+          .continue_final_message = request.continue_final_message};
+}
+
 Result<std::string> RenderChat(const ServedModel& model, const ChatText& chat) {
-  FB_ASSIGN_OR_RETURN(std::string text,
-                      model.chat->RenderJson(chat.messages_json,
-                                             {.add_generation_prompt = chat.add_generation_prompt,
-                                              .tools_json = std::string(chat.tools_json),
-                                              .bos_token = model.bos_token,
-                                              .eos_token = model.eos_token}));
+  std::string messages_json(chat.messages_json);
+  std::string tools_json(chat.tools_json);
+  if (MentionsTools(messages_json, tools_json) && !KnowsTools(model)) {
+    messages_json = WithPlainTools(messages_json, tools_json);
+    tools_json.clear();
+  }
+  FB_ASSIGN_OR_RETURN(
+      std::string text,
+      model.chat->RenderJson(messages_json, {.add_generation_prompt = chat.add_generation_prompt,
+                                             .tools_json = tools_json,
+                                             .bos_token = model.bos_token,
+                                             .eos_token = model.eos_token}));
   if (!chat.continue_final_message) return text;
-  const Json messages = Json::parse(chat.messages_json);
+  const Json messages = Json::parse(messages_json);
   const std::string content = messages.back()["content"].get<std::string>();
   // Templates trim contents.
   const std::string_view written = Trimmed(content);
@@ -46,4 +62,20 @@ Result<std::string> RenderChat(const ServedModel& model, const ChatText& chat) {
   return text.substr(0, at + end);
 }
 
-}  // namespace forebay::rollout::serving
+}  // namespace serving
+
+bool KnowsTools(const ServedModel& model) {
+  if (model.chat == nullptr) return false;
+  constexpr const char* kTools =
+      R"([{"type": "function", "function": {"name": "nameofthetool", "description": "a tool", )"
+      R"("parameters": {"type": "object", "properties": {}}}}])";
+  const Result<std::string> text = model.chat->RenderJson(R"([{"role": "user", "content": "go"}])",
+                                                          {.add_generation_prompt = true,
+                                                           .tools_json = kTools,
+                                                           .bos_token = model.bos_token,
+                                                           .eos_token = model.eos_token});
+  // A template that fails here has its reasons, which whoever asks it something hears.
+  return !text.ok() || text->find("nameofthetool") != std::string::npos;
+}
+
+}  // namespace forebay::rollout

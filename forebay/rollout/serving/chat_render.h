@@ -6,6 +6,7 @@
 
 #include "forebay/base/status.h"
 #include "forebay/rollout/openai_server.h"
+#include "forebay/rollout/serving/api_request.h"
 
 namespace forebay::rollout::serving {
 
@@ -16,6 +17,10 @@ struct ChatText {
   bool continue_final_message = false;
 };
 
+// What a request says of it; the text views of it live as long as the request.
+ChatText ChatTextOf(const ApiRequest& request);
+
+// With a template that knows no tools they are written as serving/plain_tools.h does.
 // kInvalidArgument: the template's reason.
 Result<std::string> RenderChat(const ServedModel& model, const ChatText& chat);
 

@@ -21,6 +21,7 @@
 #include "forebay/rollout/serving/api_request.h"
 #include "forebay/rollout/serving/call.h"
 #include "forebay/rollout/serving/generation.h"
+#include "forebay/rollout/serving/reader_watch.h"
 
 namespace forebay::rollout::serving {
 namespace {
@@ -40,11 +41,10 @@ Task<void> DrainEvents(std::shared_ptr<Generation> generation) {
 // Before anything was sent: the engine's error, or nothing if the client has gone.
 Task<CompletionEnd> Fail(HttpExchange& exchange, Status status) {
   if (exchange.disconnected()) co_return CompletionEnd{.status = 499, .cancelled = true};
-  ApiError error = EngineError(status);
-  const int code = error.status;
-  Task<void> responding = RespondError(exchange, std::move(error));
+  const ApiError error = EngineError(status);
+  Task<void> responding = RespondError(exchange, error);
   co_await std::move(responding);
-  co_return CompletionEnd{.status = code};
+  co_return CompletionEnd{.status = error.status, .error = error.message};
 }
 
 // All results, or those up to the first that is an error.
@@ -91,8 +91,18 @@ Task<Events> NextEvents(std::shared_ptr<Generation> generation) {
   co_return out;
 }
 
+// The engine only knows that they were cancelled.
+void Explain(const Status& verdict, Events* events) {
+  for (GenerationEvent& event : *events) {
+    auto* result = std::get_if<Result<GenerateResult>>(&event.what);
+    if (result != nullptr && result->status().code() == StatusCode::kCancelled) *result = verdict;
+  }
+}
+
 Task<CompletionEnd> CompleteStream(const CompletionDeps& deps, HttpExchange& exchange, Call* call,
                                    std::shared_ptr<Generation> generation) {
+  ReaderWatch watch(*deps.loop, *deps.model->engine, generation,
+                    {.stalled_reader_deadline = deps.stalled_reader_deadline});
   CallStep step;
   Status sent;
   bool begun = false;
@@ -100,6 +110,7 @@ Task<CompletionEnd> CompleteStream(const CompletionDeps& deps, HttpExchange& exc
     Task<Events> waiting = NextEvents(generation);
     Events events = co_await std::move(waiting);
     if (events.empty()) break;
+    if (!watch.verdict().ok()) Explain(watch.verdict(), &events);
     Task<CallStep> taking = Offload(deps.loop, deps.workers,
                                     [call, &events] { return call->Chunks(std::move(events)); });
     step = co_await std::move(taking);
@@ -113,7 +124,7 @@ Task<CompletionEnd> CompleteStream(const CompletionDeps& deps, HttpExchange& exc
       begun = true;
     }
     if (sent.ok() && !step.bytes.empty()) {
-      Task<Status> writing = exchange.Write(std::move(step.bytes));
+      Task<Status> writing = watch.Write(exchange, std::move(step.bytes));
       sent = co_await std::move(writing);
     }
   }
@@ -134,7 +145,7 @@ Task<CompletionEnd> CompleteStream(const CompletionDeps& deps, HttpExchange& exc
     Task<Status> ending = exchange.End();
     sent = co_await std::move(ending);
   }
-  const bool cancelled = !sent.ok();
+  const bool cancelled = !sent.ok() || !watch.verdict().ok();
   co_return CompletionEnd{.status = cancelled ? 499 : 200, .cancelled = cancelled};
 }
 
@@ -158,10 +169,9 @@ Task<CompletionEnd> Complete(CompletionDeps deps, HttpExchange& exchange, ApiKin
       deps.loop, deps.workers, [&] { return call.Prepare(exchange.request().body, deadline); });
   std::optional<ApiError> error = co_await std::move(preparing);
   if (error) {
-    const int code = error->status;
-    Task<void> responding = RespondError(exchange, std::move(*error));
+    Task<void> responding = RespondError(exchange, *error);
     co_await std::move(responding);
-    co_return CompletionEnd{.status = code};
+    co_return CompletionEnd{.status = error->status, .error = std::move(error->message)};
   }
   const bool stream = call.stream();
   const std::shared_ptr<Generation> generation =

@@ -44,14 +44,16 @@ struct CompletionDeps {
   WorkerPool* workers = nullptr;  // null: all on the loop
   const ServedModel* model = nullptr;
   Duration request_deadline{};
-  std::string id;     // of the request, unique: letters and digits
-  uint64_t seed = 0;  // for a request that brings none
+  Duration stalled_reader_deadline{};  // reader_watch.h; 0: none
+  std::string id;                      // of the request, unique: letters and digits
+  uint64_t seed = 0;                   // for a request that brings none
   const CompletionHooks* hooks = nullptr;
 };
 
 struct CompletionEnd {
   int status = 200;        // of HTTP
-  bool cancelled = false;  // the client went away
+  bool cancelled = false;  // the client went away, or did not read
+  std::string error;       // what it was told instead of an answer
 };
 
 // Answers the exchange, whatever happens. A client that goes away cancels its requests. `deps` and

@@ -72,10 +72,10 @@ bool EpisodeRecord::ContinueChat(size_t call, const ApiRequest& request,
     places.push_back(calls_[static_cast<size_t>(at)].messages.size());
     contents.push_back(Placeholder(places.back()));
   }
-  Result<std::string> rendered = RenderChat(
-      model_, {.messages_json = WithPlaceholders(request.messages_json, places, contents),
-               .tools_json = request.tools_json,
-               .add_generation_prompt = request.add_generation_prompt});
+  const std::string messages_json = WithPlaceholders(request.messages_json, places, contents);
+  ChatText text = ChatTextOf(request);
+  text.messages_json = messages_json;
+  Result<std::string> rendered = RenderChat(model_, text);
   const std::string before = from.rendered + contents.back();
   if (!rendered.ok() || !rendered->starts_with(before)) return false;
   Result<std::vector<int32_t>> fresh =
@@ -122,11 +122,7 @@ std::optional<ApiError> EpisodeRecord::ChatPrompt(const ApiRequest& request,
   if (model_.chat == nullptr) {
     return ApiError{.message = "this model has no chat template: use /v1/completions"};
   }
-  Result<std::string> rendered =
-      RenderChat(model_, {.messages_json = request.messages_json,
-                          .tools_json = request.tools_json,
-                          .add_generation_prompt = request.add_generation_prompt,
-                          .continue_final_message = request.continue_final_message});
+  Result<std::string> rendered = RenderChat(model_, ChatTextOf(request));
   if (!rendered.ok()) return ApiError{.message = rendered.status().message(), .param = "messages"};
   Result<std::vector<int32_t>> ids = model_.tokenizer->Encode(*rendered);
   if (!ids.ok()) return ApiError{.message = ids.status().message(), .param = "messages"};

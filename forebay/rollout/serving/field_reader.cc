@@ -13,22 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "forebay/base/json_depth.h"
-
 namespace forebay::rollout::serving {
 
 using Json = nlohmann::ordered_json;
-
-// Each name of an object is looked for among those before it, as their order is kept: the time to
-// read an object grows with the square of its members.
-constexpr int64_t kMembersMax = 1024;
-
-std::optional<Json> ParseBounded(std::string_view text) {
-  if (TooDeep(text) || TooCrowded(text, kMembersMax)) return std::nullopt;
-  Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (value.is_discarded()) return std::nullopt;
-  return value;
-}
 
 std::string Excerpt(const Json& value) {
   std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
@@ -106,7 +93,10 @@ std::optional<std::vector<int32_t>> FieldReader::Ids(const char* name, size_t co
 
 void FieldReader::Unsupported(const char* name, std::string_view why) {
   const Json* value = Get(name);
-  if (value == nullptr || *value == false) return;
+  if (value == nullptr || *value == false || (!value->is_primitive() && value->empty()) ||
+      *value == "") {
+    return;
+  }
   Fail(name, fmt::format("'{}{}' is not supported: {}", where_, name, why));
 }
 

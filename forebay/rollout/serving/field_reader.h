@@ -13,10 +13,6 @@
 
 namespace forebay::rollout::serving {
 
-// Text as JSON. nullopt: not JSON, or nested deeper than a client has reason to (what walks over it
-// recurses).
-std::optional<nlohmann::ordered_json> ParseBounded(std::string_view text);
-
 // Each getter gives nullopt when the field is missing, null or wrong; the first wrong one is the
 // error. Numbers must be finite and in their range.
 class FieldReader {
@@ -31,7 +27,7 @@ class FieldReader {
   std::optional<std::string> String(const char* name, size_t bytes_max);
   // Token ids: integers from 0.
   std::optional<std::vector<int32_t>> Ids(const char* name, size_t count_max);
-  // A field that must be missing, null or what it is by default.
+  // A field that must be missing or ask for nothing: null, false, "", [] or {}.
   void Unsupported(const char* name, std::string_view why);
   // The value, if the field is there and not null.
   const nlohmann::ordered_json* Get(const char* name) const;

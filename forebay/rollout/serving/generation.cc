@@ -77,6 +77,11 @@ Task<std::optional<GenerationEvent>> Generation::Next() {
   }
 }
 
+size_t Generation::waiting_events() {
+  const MutexLock lock(mutex_);
+  return events_.size();
+}
+
 void Generation::Cancel() {
   for (const uint64_t id : ids_) engine_.Cancel(id);
 }

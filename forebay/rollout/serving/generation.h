@@ -35,6 +35,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Task<std::optional<GenerationEvent>> Next();
   // What Next would give without waiting.
   std::optional<GenerationEvent> TryNext();
+  // Events that nobody has taken yet.
+  size_t waiting_events();
   // Cancels what has not ended; its results (kCancelled) still come.
   void Cancel();
 

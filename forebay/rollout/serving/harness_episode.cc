@@ -1,6 +1,8 @@
 // Awaited tasks are named variables: g++ 12 miscompiles the lifetime of temporaries in co_await.
 #include "forebay/rollout/harness_episode.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -15,6 +17,7 @@
 #include "forebay/base/worker_pool.h"
 #include "forebay/env/program.h"
 #include "forebay/rollout/recording_proxy.h"
+#include "forebay/rollout/serving/recorded_episode.h"
 #include "forebay/rollout/serving/rewards_json.h"
 #include "forebay/trajectory/trajectory.h"
 
@@ -23,9 +26,24 @@ namespace {
 
 enum SeedUse : uint64_t { kEnvironment = 2 };  // as rollout/episode.cc derives it
 
+constexpr size_t kLastLinesMax = 12;  // of an error; the log of a run has many
+constexpr size_t kLastBytesMax = 2000;
+
 std::string_view LastLine(std::string_view text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.remove_suffix(1);
   return text.substr(text.rfind('\n') + 1);
+}
+
+std::string LastLines(std::string_view text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.remove_suffix(1);
+  size_t begin = text.size();
+  for (size_t lines = 0; lines < kLastLinesMax && begin > 0; ++lines) {
+    begin = text.rfind('\n', begin - 1);
+    if (begin == std::string_view::npos) begin = 0;
+  }
+  begin = std::max(begin, text.size() - std::min(text.size(), kLastBytesMax));
+  if (begin > 0 && text[begin] == '\n') ++begin;
+  return std::string(text.substr(begin));
 }
 
 HarnessEnd EndOf(const Result<env::ProgramEnd>& end) {
@@ -37,10 +55,12 @@ HarnessEnd EndOf(const Result<env::ProgramEnd>& end) {
     if (end.status().code() == StatusCode::kCancelled) out.outcome = Outcome::kAborted;
     return out;
   }
+  out.how = end->how;
+  out.last_errors = LastLines(end->errors);
+  out.last_output_line = std::string(LastLine(end->output).substr(0, kLastBytesMax));
   if (!end->ok) {
     out.outcome = Outcome::kEnvError;
-    std::string said = end->errors.empty() ? end->output : end->errors;
-    out.reason = Internal("the harness " + end->how + (said.empty() ? "" : ":\n" + said));
+    out.reason = Unavailable("the harness " + end->how + serving::LastWords(out));
     return out;
   }
   std::map<std::string, double> rewards;

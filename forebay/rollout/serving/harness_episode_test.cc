@@ -40,9 +40,9 @@ text = answer["choices"][0]["message"]["content"]
 class HarnessTest : public RecordingProxyTest {
  protected:
   Trajectory Play(const std::string& end, Duration deadline = std::chrono::seconds(60),
-                  std::function<bool()> abort = nullptr) {
+                  std::function<bool()> abort = nullptr, const std::string& begin = kHarness) {
     HarnessOptions options{
-        .command = {"python3", "-c", kHarness + end},
+        .command = {"python3", "-c", begin + end},
         .variables = {{"EXTRA", "1"}},
         .deadline = deadline,
         .on_failure = [this](const TrajectoryId&, Outcome, const Status& why) { failure_ = why; }};
@@ -84,6 +84,52 @@ TEST_F(HarnessTest, ItsFailuresAreTyped) {
       Play("import time; time.sleep(300)", std::chrono::seconds(60), [] { return true; }).outcome,
       Outcome::kAborted);
   EXPECT_EQ(proxy_->open(), 0);
+}
+
+// One paragraph that says what happened, with the exit code and the last words; the code of a part
+// of the run that died.
+TEST_F(HarnessTest, ItsFailuresAreToldWithItsLastWords) {
+  const auto told = [&](const std::string& program) {
+    return Play("", std::chrono::seconds(60), nullptr, program).outcome;
+  };
+  EXPECT_EQ(told("import sys; print('a', file=sys.stderr); print('no key', file=sys.stderr)"),
+            Outcome::kEnvError);
+  EXPECT_EQ(failure_.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(failure_.message(),
+            "the harness exited with code 0 without asking the policy: it must send its calls to "
+            "OPENAI_BASE_URL, with OPENAI_API_KEY as the key; the last lines of its standard "
+            "error:\na\nno key");
+  told("import sys; [print(i, file=sys.stderr) for i in range(10000)]; sys.exit(7)");
+  EXPECT_EQ(failure_.code(), StatusCode::kUnavailable);
+  EXPECT_THAT(failure_.message(), HasSubstr("exited with code 7; the last lines of its standard "
+                                            "error:\n9988\n9989\n"));
+  told("import sys; print('x' * 9000, file=sys.stderr); sys.exit(1)");
+  EXPECT_LT(failure_.message().size(), 2200U);
+  told("print('only this')");
+  EXPECT_THAT(failure_.message(), HasSubstr("last to standard output:\nonly this"));
+  told("");
+  EXPECT_THAT(failure_.message(), HasSubstr("; it wrote nothing"));
+
+  Play("print('reward: 1')");
+  EXPECT_EQ(failure_.code(), StatusCode::kUnavailable);
+  EXPECT_THAT(failure_.message(), HasSubstr("exited with code 0 and nobody has given a reward"));
+  EXPECT_THAT(failure_.message(), HasSubstr("reward: 1"));
+
+  // Another API than ours, or a request that cannot be: it says which.
+  const std::string ask = R"(
+import json, os, urllib.request, urllib.error
+def ask(path, body):
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + path, json.dumps(body).encode(),
+        {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]})
+    try:
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request)
+    except urllib.error.HTTPError:
+        pass
+)";
+  told(ask + "ask('/responses', {})");
+  EXPECT_THAT(failure_.message(), HasSubstr("refused: POST /v1/responses got 404"));
+  told(ask + "ask('/chat/completions', {'messages': [], 'n': 2})");
+  EXPECT_THAT(failure_.message(), HasSubstr("POST /v1/chat/completions got 400, \"'messages'"));
 }
 
 }  // namespace

@@ -41,6 +41,7 @@ class Server final : public OpenAiServer {
     http.listen = options_.listen;
     http.certificate_file = options_.certificate_file;
     http.key_file = options_.key_file;
+    http.allowed_hosts = options_.allowed_hosts;
     if (!options_.token.empty()) {
       http.authorize = [this](const HttpRequest& request) {
         return request.path() == "/health" || SecretsEqual(request.bearer(), options_.token);
@@ -48,8 +49,10 @@ class Server final : public OpenAiServer {
     }
     http.error_content_type = "application/json";
     http.error_body = [](int status, std::string_view message) {
+      ApiError error = serving::HttpError(status, message);
+      if (status == 403) error.message += "; 'forebay serve --allowed-host NAME' allows a name";
       // short: a message.
-      return serving::ErrorJson(serving::HttpError(status, message));
+      return serving::ErrorJson(error);
     };
     FB_ASSIGN_OR_RETURN(
         http_, HttpServer::Start(loop_, std::move(http),
@@ -72,7 +75,8 @@ class Server final : public OpenAiServer {
   bool Admit(const HttpRequest& request, std::shared_ptr<void>* admission, ApiError* error) {
     if (options_.weights == nullptr) {
       if (!request.headers.Get("forebay-publisher")) return true;
-      *error = serving::HttpError(404, "this server takes no weights: start it with --take-weights");
+      *error =
+          serving::HttpError(404, "this server takes no weights: start it with --take-weights");
       return false;
     }
     Result<std::shared_ptr<void>> admitted = options_.weights->Admit(request);
@@ -92,7 +96,9 @@ class Server final : public OpenAiServer {
     CompletionEnd end;
     std::optional<std::string> json;
     std::shared_ptr<void> admission;  // held until it is answered
+    bool piece = false;               // of weights, of which a new version has many
     if (options_.weights != nullptr && options_.weights->Owns(exchange.request())) {
+      piece = !exchange.request().path().ends_with("/commit");
       Task<int> taking = options_.weights->Handle(exchange);
       end.status = co_await std::move(taking);
     } else if (!route) {
@@ -102,12 +108,14 @@ class Server final : public OpenAiServer {
       end.status = error.status;
     } else if (route->kind == Route::Kind::kGenerate) {
       const std::string id = ids_.Next();
-      const serving::CompletionDeps deps{.loop = &loop_,
-                                         .workers = options_.workers,
-                                         .model = &model_,
-                                         .request_deadline = options_.request_deadline,
-                                         .id = id,
-                                         .seed = DeriveSeed(options_.seed, ++seeds_)};
+      const serving::CompletionDeps deps{
+          .loop = &loop_,
+          .workers = options_.workers,
+          .model = &model_,
+          .request_deadline = options_.request_deadline,
+          .stalled_reader_deadline = options_.stalled_reader_deadline,
+          .id = id,
+          .seed = DeriveSeed(options_.seed, ++seeds_)};
       Task<CompletionEnd> completing = serving::Complete(deps, exchange, route->api);
       end = co_await std::move(completing);
     } else if (route->kind == Route::Kind::kModels) {
@@ -126,7 +134,7 @@ class Server final : public OpenAiServer {
     }
     if (end.cancelled) ++stats_.cancelled;
     if (!end.cancelled && end.status >= 400) ++stats_.refused;
-    if (options_.log) {
+    if (options_.log && (!piece || end.status >= 400)) {
       options_.log(fmt::format("{} {} {}", exchange.request().method,
                                exchange.request().path().substr(0, 200), end.status));
     }

@@ -283,8 +283,9 @@ TEST_F(OpenAiServerTest, MessagesOfEveryKindReachTheTemplate) {
     {"role": "tool", "tool_call_id": "1", "content": "42", "unknown": 1}])");
   EXPECT_EQ(bench_.Post(kChat, {{"messages", messages}}).status, 200);
   EXPECT_EQ(bench_.tokenizer->Decode(bench_.engine->requests[0].prompt, false).value(),
-            "<|im_start|>system\na\nb<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n"
-            "<|im_start|>tool\n42<|im_end|>\n<|im_start|>assistant\n");
+            "<|im_start|>system\na\nb<|im_end|>\n<|im_start|>assistant\n<tool_call>\n"
+            "{\"name\": \"f\", \"arguments\": {}}\n</tool_call><|im_end|>\n<|im_start|>user\n"
+            "<tool_response>\n42\n</tool_response><|im_end|>\n<|im_start|>assistant\n");
   const Json begun = {
       {"messages",
        {{{"role", "user"}, {"content", "Hi"}}, {{"role", "assistant"}, {"content", "Hel"}}}},

@@ -130,7 +130,8 @@ std::optional<std::string> RecordedEpisode::PostReward(std::string_view body, Ap
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-Trajectory RecordedEpisode::Close(const HarnessEnd& end, int64_t environment_us, Status* reason) {
+Trajectory RecordedEpisode::Close(const HarnessEnd& end, const std::string& last_refusal,
+                                  int64_t environment_us, Status* reason) {
   const MutexLock lock(mutex_);
   closed_ = true;
   record_.AddEnvironmentTime(environment_us);
@@ -144,7 +145,7 @@ Trajectory RecordedEpisode::Close(const HarnessEnd& end, int64_t environment_us,
   out.rewards = rewards_;
   for (const auto& [name, value] : end.rewards) out.rewards[name] = value;
   record_.Write(&out);
-  out.outcome = Judge(end, out, reason);
+  out.outcome = Judge(end, last_refusal, out, reason);
   if (Status valid = Validate(out); !valid.ok()) {
     *reason = std::move(valid);
     empty.outcome = Outcome::kEnvError;
@@ -153,8 +154,18 @@ Trajectory RecordedEpisode::Close(const HarnessEnd& end, int64_t environment_us,
   return out;
 }
 
-Outcome RecordedEpisode::Judge(const HarnessEnd& end, const Trajectory& trajectory,
-                               Status* reason) const {
+std::string LastWords(const HarnessEnd& end) {
+  if (!end.last_errors.empty()) {
+    return "; the last lines of its standard error:\n" + end.last_errors;
+  }
+  if (end.how.empty()) return {};  // nobody knows what it wrote
+  if (end.last_output_line.empty()) return "; it wrote nothing";
+  return "; it wrote nothing to standard error, and last to standard output:\n" +
+         end.last_output_line;
+}
+
+Outcome RecordedEpisode::Judge(const HarnessEnd& end, const std::string& last_refusal,
+                               const Trajectory& trajectory, Status* reason) const {
   if (!engine_failure_.ok()) {
     *reason = engine_failure_;
     return Outcome::kEngineError;
@@ -163,18 +174,25 @@ Outcome RecordedEpisode::Judge(const HarnessEnd& end, const Trajectory& trajecto
     *reason = end.reason;
     return end.outcome;
   }
+  const std::string harness = "the harness " + (end.how.empty() ? "ended" : end.how);
+  const std::string refused =
+      last_refusal.empty() ? "" : "; the last request that was refused: " + last_refusal;
   if (trajectory.loss_tokens() == 0) {
-    *reason = DataLoss(
-        calls_ == 0
-            ? "the harness ended without asking the policy: does it take OPENAI_BASE_URL and "
-              "OPENAI_API_KEY?"
-            : "the harness asked the policy, but none of its calls was answered");
+    *reason = Unavailable(
+        harness +
+        (calls_ == 0 ? " without asking the policy: it must send its calls to OPENAI_BASE_URL, "
+                       "with OPENAI_API_KEY as the key"
+                     : " and asked the policy, but none of its calls was answered") +
+        refused + LastWords(end));
     return Outcome::kEnvError;
   }
   if (out_of_tokens_) return Outcome::kTruncatedTokens;
   if (trajectory.rewards.empty()) {
-    *reason = FailedPrecondition(
-        "the harness ended and nobody has given a reward: post one, or configure a grader");
+    *reason = Unavailable(
+        harness +
+        " and nobody has given a reward: it must post one to FOREBAY_REWARD_URL, or write "
+        "{\"reward\": 1.0} as the last line of its standard output" +
+        refused + LastWords(end));
     return Outcome::kGraderError;
   }
   return out_of_calls_ ? Outcome::kTruncatedTurns : Outcome::kDone;

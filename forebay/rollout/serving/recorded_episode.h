@@ -23,6 +23,9 @@
 
 namespace forebay::rollout::serving {
 
+// What a harness wrote last, as the rest of a sentence about its end: "; the last lines of ...".
+std::string LastWords(const HarnessEnd& end);
+
 // Thread-safe, for workers: everything may take as long as a template or a tokenizer does, or wait
 // for another call that does.
 class RecordedEpisode {
@@ -48,12 +51,14 @@ class RecordedEpisode {
   // Rewards as they are posted; what is posted so far, as JSON, or what is wrong.
   std::optional<std::string> PostReward(std::string_view body, ApiError* error);
 
-  // Once. As RecordingProxy::Close.
-  Trajectory Close(const HarnessEnd& end, int64_t environment_us, Status* reason);
+  // Once. As RecordingProxy::Close. `last_refusal`: how its last request that was refused was
+  // answered, or "".
+  Trajectory Close(const HarnessEnd& end, const std::string& last_refusal, int64_t environment_us,
+                   Status* reason);
 
  private:
-  Outcome Judge(const HarnessEnd& end, const Trajectory& trajectory, Status* reason) const
-      FB_REQUIRES(mutex_);
+  Outcome Judge(const HarnessEnd& end, const std::string& last_refusal,
+                const Trajectory& trajectory, Status* reason) const FB_REQUIRES(mutex_);
 
   const Assignment assignment_;
   const RecordingOptions options_;

@@ -71,19 +71,24 @@ struct Session {
   std::map<HttpExchange*, std::function<void()>> running;  // how to cancel it
   int64_t calls_running = 0;
   TimePoint idle_since;
+  std::string last_refusal;
   bool closed = false;
 };
 
 class Proxy final : public RecordingProxy {
  public:
-  Proxy(Loop& loop, const ServedModel& model, WorkerPool* workers)
-      : loop_(loop), model_(model), workers_(workers), ids_(Now().time_since_epoch().count()) {}
+  Proxy(Loop& loop, const ServedModel& model, const RecordingProxyOptions& options)
+      : loop_(loop),
+        model_(model),
+        options_(options),
+        workers_(options.workers),
+        ids_(Now().time_since_epoch().count()) {}
 
-  Status Listen(const RecordingProxyOptions& options) {
+  Status Listen() {
     HttpServerOptions http;
-    http.listen = options.listen;
-    http.certificate_file = options.certificate_file;
-    http.key_file = options.key_file;
+    http.listen = options_.listen;
+    http.certificate_file = options_.certificate_file;
+    http.key_file = options_.key_file;
     http.authorize = [this](const HttpRequest& request) {
       return request.path() == "/health" || Knows(request);
     };
@@ -122,7 +127,7 @@ class Proxy final : public RecordingProxy {
     const int64_t idle_us = session->IdleMicros(loop_.Now());
     for (const auto& [exchange, cancel] : session->running) cancel();
     Task<Trajectory> closing = Offload(&loop_, workers_, [&session, &end, idle_us, reason] {
-      return session->episode->Close(end, idle_us, reason);
+      return session->episode->Close(end, session->last_refusal, idle_us, reason);
     });
     co_return co_await std::move(closing);
   }
@@ -164,9 +169,23 @@ class Proxy final : public RecordingProxy {
       Task<void> responding = serving::RespondJson(exchange, std::move(*json));
       co_await std::move(responding);
     } else {
+      if (session) session->last_refusal = Refusal(request, error.status, error.message);
       Task<void> responding = serving::RespondError(exchange, std::move(error));
       co_await std::move(responding);
     }
+  }
+
+  static std::string Refusal(const HttpRequest& request, int status, std::string_view message) {
+    return fmt::format("{} {} got {}, \"{}\"", request.method.substr(0, 20),
+                       request.path().substr(0, 100), status, message.substr(0, 500));
+  }
+
+  // A harness that sends tools is only as good as what the model sees of them.
+  void NoteTools() {
+    if (std::exchange(tools_noted_, true) || !options_.note) return;
+    options_.note(
+        "the harness sends tools, and the chat template of the model knows none: they stand in "
+        "the system message, calls are expected between <tool_call> tags (docs/serving.md)");
   }
 
   Task<std::optional<std::string>> PostReward(const HttpRequest& request,
@@ -196,14 +215,16 @@ class Proxy final : public RecordingProxy {
     std::vector<std::string> tools;
     std::vector<RecordedPrompt> prompts;
     bool begun = false;
+    bool plain_tools = false;
     serving::CompletionHooks hooks;
-    // on a worker: as CompletionHooks says.
     hooks.adjust = [&](ApiRequest* asked) {
       begun = true;
+      // on a worker: as CompletionHooks says.
       return episode->Begin(asked, idle_us);
     };
     hooks.prompts = [&](const ApiRequest& asked, std::vector<std::vector<int32_t>>* out) {
       tools = asked.tool_names;
+      plain_tools = !tools.empty() && !KnowsTools(model_);
       // on a worker: as above.
       auto error = episode->Prompts(asked, &prompts);
       for (const RecordedPrompt& prompt : prompts) out->push_back(prompt.ids);
@@ -229,7 +250,10 @@ class Proxy final : public RecordingProxy {
                                        .hooks = &hooks};
     Task<CompletionEnd> completing = serving::Complete(deps, exchange, kind);
     const CompletionEnd end = co_await std::move(completing);
-    static_cast<void>(end);  // what it recorded is what counts
+    if (!end.error.empty()) {
+      session->last_refusal = Refusal(exchange.request(), end.status, end.error);
+    }
+    if (plain_tools) NoteTools();
     session->running.erase(&exchange);
     --session->calls_running;
     // A request that was refused before it began is the harness's time.
@@ -238,7 +262,9 @@ class Proxy final : public RecordingProxy {
 
   Loop& loop_;
   const ServedModel model_;
+  const RecordingProxyOptions options_;
   WorkerPool* const workers_;
+  bool tools_noted_ = false;
   serving::RequestIds ids_;
   std::unordered_map<std::string, std::shared_ptr<Session>> sessions_;
   std::unique_ptr<HttpServer> http_;
@@ -249,8 +275,8 @@ class Proxy final : public RecordingProxy {
 Result<std::unique_ptr<RecordingProxy>> RecordingProxy::Start(
     Loop& loop, const ServedModel& model, const RecordingProxyOptions& options) {
   FB_CHECK(model.engine != nullptr && model.tokenizer != nullptr, "a model to serve");
-  auto proxy = std::make_unique<Proxy>(loop, model, options.workers);
-  FB_RETURN_IF_ERROR(proxy->Listen(options));
+  auto proxy = std::make_unique<Proxy>(loop, model, options);
+  FB_RETURN_IF_ERROR(proxy->Listen());
   return std::unique_ptr<RecordingProxy>(std::move(proxy));
 }
 

@@ -159,8 +159,8 @@ TEST_F(RecordingProxyTest, SeveralChoicesAreBranchesAndOneOfThemGoesOn) {
 
 TEST_F(RecordingProxyTest, ToolCallsAreQuotedInManyWays) {
   const std::string call = R"(<tool_call>{"arguments": {"b": 1, "a": 2}, "name": "f"}</tool_call>)";
-  bench_.engine->say = [&](const GenerateRequest& request) {
-    return request.prompt.size() < 100 ? call : std::string("done");
+  bench_.engine->say = [&](const GenerateRequest&) {
+    return bench_.engine->requests.size() == 1 ? call : std::string("done");
   };
   const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f"}}])");
   Open();
@@ -371,9 +371,9 @@ TEST_F(RecordingProxyTest, AnEpisodesBudgetEndsIt) {
 
 // The harness's own time is the environment's, named by the tool that was asked for.
 TEST_F(RecordingProxyTest, TheTimeBetweenCallsIsTheTools) {
-  bench_.engine->say = [](const GenerateRequest& request) {
-    return request.prompt.size() < 60 ? R"({"name": "f", "arguments": {}})"
-                                      : R"({"name": "made_up", "arguments": {}})";
+  bench_.engine->say = [&](const GenerateRequest&) {
+    return bench_.engine->requests.size() == 1 ? R"({"name": "f", "arguments": {}})"
+                                               : R"({"name": "made_up", "arguments": {}})";
   };
   const auto wait = [&](int ms) {
     const TimePoint until = Now() + std::chrono::milliseconds(ms);

@@ -55,6 +55,12 @@ std::string Dump(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+// As Python counts them.
+int64_t Characters(std::string_view text) {
+  return std::ranges::count_if(
+      text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; });
+}
+
 // Grows a vector that is looked up by choice.
 template <typename T>
 T& At(std::vector<T>& values, size_t index) {
@@ -109,7 +115,9 @@ Json ResponseWriter::Logprobs(const std::vector<SampledToken>& tokens, size_t in
       }
       content.push_back(std::move(entry));
     }
-    return {{"content", std::move(content)}};
+    Json out = {{"content", std::move(content)}};
+    if (options_.kind == ApiKind::kChat) out["refusal"] = nullptr;
+    return out;
   }
   Json out = {{"tokens", Json::array()},
               {"token_logprobs", Json::array()},
@@ -124,9 +132,11 @@ Json ResponseWriter::Logprobs(const std::vector<SampledToken>& tokens, size_t in
     for (const TokenLogprob& each : token.top_logprobs) {
       top[TokenText(each.token)] = std::max(each.logprob, kLogprobMin);
     }
+    // As OpenAI says: the sampled one too, so one more than asked for.
+    top[text] = std::max(token.logprob, kLogprobMin);
     out["top_logprobs"].push_back(std::move(top));
     out["text_offset"].push_back(offset);
-    offset += static_cast<int64_t>(text.size());
+    offset += Characters(text);
   }
   return out;
 }
@@ -192,6 +202,7 @@ std::string ResponseWriter::First(size_t index, const std::vector<int32_t>& prom
                                    {"logprobs", nullptr},
                                    {"finish_reason", nullptr},
                                    {"prompt_token_ids", prompt}}});
+    if (options_.include_usage) out["usage"] = nullptr;
     return Dump(out);
   }
   Json out = Frame(/*chunk=*/true);

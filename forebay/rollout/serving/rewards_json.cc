@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "forebay/rollout/serving/field_reader.h"
+#include "forebay/rollout/serving/bounded_json.h"
 
 namespace forebay::rollout::serving {
 namespace {
@@ -26,8 +26,10 @@ std::string ReadRewards(std::string_view json, std::map<std::string, double>* ou
   std::string wrong =
       "rewards are {\"reward\": number} or {\"rewards\": {\"component\": number}}, at most 64 of "
       "them, numbers below 1e29";
-  const std::optional<Json> object = ParseBounded(json);
-  if (!object || !object->is_object()) return wrong;
+  std::string problem;
+  const std::optional<Json> object = ParseBounded(json, &problem);
+  if (!object) return "the body " + problem + "; " + wrong;
+  if (!object->is_object()) return wrong;
   Json components = object->value("rewards", Json::object());
   if (!components.is_object()) return wrong;
   if (object->contains("reward")) components["reward"] = (*object)["reward"];

@@ -50,6 +50,7 @@ void SayingEngine::Step(uint64_t id) {
   if (it == running_.end() || hangs) return;
   Running& r = it->second;
   const auto i = static_cast<int64_t>(r.result.tokens.size());
+  if (i >= hangs_after) return;
   if (!fails.ok() && i >= fails_after) return End(id, fails);
   const int32_t token = r.tokens[static_cast<size_t>(i)];
   const float logprob = -0.25F * static_cast<float>(i + 1);

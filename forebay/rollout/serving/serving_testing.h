@@ -41,9 +41,11 @@ class SayingEngine final : public Engine {
   std::function<std::vector<int32_t>(const GenerateRequest&)> say_tokens;
   Status fails;  // every request's answer, after `fails_after` tokens
   int64_t fails_after = 0;
-  bool hangs = false;  // until it is cancelled
+  bool hangs = false;               // until it is cancelled
+  int64_t hangs_after = INT64_MAX;  // so many tokens
   int64_t version = 3;
   int64_t context = 4096;
+  int64_t waiting = 0;  // what it says of its queue
   std::vector<GenerateRequest> requests;
   int64_t cancelled = 0;
 
@@ -57,7 +59,7 @@ class SayingEngine final : public Engine {
   int64_t policy_version() const override { return version; }
   std::string weights_digest() const override { return "digest"; }
   int64_t context_max() const override { return context; }
-  EngineStats stats() const override { return {}; }
+  EngineStats stats() const override { return {.waiting = waiting}; }
   void Shutdown() override {}
 
  private:
