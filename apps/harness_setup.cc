@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -64,7 +65,10 @@ Result<std::unique_ptr<HarnessEpisodes>> HarnessEpisodes::Start(Loop& loop,
   FB_ASSIGN_OR_RETURN(served.stop_tokens, StopTokens(model));
   FB_ASSIGN_OR_RETURN(Lifeline lifeline, Lifeline::Create());
   FB_ASSIGN_OR_RETURN(auto proxy,
-                      rollout::RecordingProxy::Start(loop, served, {.workers = workers}));
+                      rollout::RecordingProxy::Start(
+                          loop, served, {.workers = workers, .note = [](const std::string& note) {
+                                           std::fprintf(stderr, "note: %s\n", note.c_str());
+                                         }}));
   return std::unique_ptr<HarnessEpisodes>(
       new HarnessEpisodes(loop, config, workers, std::move(lifeline), std::move(proxy)));
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "apps/model_setup.h"
 #include "apps/room_options.h"
 #include "fmt/core.h"
+#include "fmt/ranges.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/file.h"
 #include "forebay/base/http.h"
@@ -51,6 +53,52 @@ struct Loaded {
   LoadedModel model;
   weights::Snapshot snapshot;
 };
+
+// The runs in a folder, as the rest of a sentence.
+std::string RunsIn(const std::filesystem::path& folder) {
+  constexpr size_t kShown = 5;
+  std::error_code error;
+  std::vector<std::string> runs;
+  for (auto it = std::filesystem::directory_iterator(folder, error);
+       !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
+    std::error_code none;
+    if (std::filesystem::exists(it->path() / "config.toml", none)) {
+      runs.push_back(it->path().string());
+    }
+  }
+  if (runs.empty()) return {};
+  std::ranges::sort(runs);
+  const size_t more = runs.size() - std::min(runs.size(), kShown);
+  runs.resize(runs.size() - more);
+  return fmt::format("; there are the runs {}{}", fmt::join(runs, ", "),
+                     more > 0 ? fmt::format(" and {} more", more) : std::string());
+}
+
+// Whether there is something to serve, before anything is read.
+Status CheckModel(const std::string& model) {
+  namespace fs = std::filesystem;
+  if (model.starts_with("tiny:")) return OkStatus();
+  std::error_code error;
+  const fs::path path = fs::path(model).lexically_normal();
+  if (!fs::exists(path, error)) {
+    fs::path parent = path.has_filename() ? path.parent_path() : path.parent_path().parent_path();
+    if (parent.empty()) parent = ".";
+    std::string runs = RunsIn(parent);
+    if (runs.empty()) runs = RunsIn("runs");
+    return NotFound(fmt::format(
+        "there is no '{}': what is served is a run directory, a Hugging Face folder, a .gguf file "
+        "or tiny:{}",
+        model, runs));
+  }
+  if (fs::is_directory(path, error) && !fs::exists(path / "config.toml", error) &&
+      !fs::exists(path / "config.json", error)) {
+    return NotFound(
+        fmt::format("'{}' is neither a run (it has no config.toml) nor a Hugging Face folder (no "
+                    "config.json){}",
+                    model, RunsIn(path)));
+  }
+  return OkStatus();
+}
 
 Result<Loaded> LoadRun(const ServeCommand& command) {
   Loaded out;
@@ -190,6 +238,7 @@ Status Serve(const ServeCommand& command) {
     options.listen = {fmt::format("tcp:{}{}{}:{}", brackets ? "[" : "", command.host,
                                   brackets ? "]" : "", command.port)};
   }
+  options.allowed_hosts = command.allowed_hosts;
   options.certificate_file = command.certificate_file;
   options.key_file = command.key_file;
   options.request_deadline = FromSeconds(command.request_deadline_s);
@@ -201,6 +250,7 @@ Status Serve(const ServeCommand& command) {
     options.log = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
   }
 
+  FB_RETURN_IF_ERROR(CheckModel(command.model));
   FB_RETURN_IF_ERROR(CheckAddresses(options));
   std::printf("loading %s\n", command.model.c_str());
   std::fflush(stdout);
@@ -238,6 +288,12 @@ Status Serve(const ServeCommand& command) {
     const std::optional<int32_t> id = tokenizer->TokenId(text);
     if (id) served.stop_tokens.push_back(*id);
   }
+  if (served.chat != nullptr && !rollout::KnowsTools(served)) {
+    std::fprintf(stderr,
+                 "note: the chat template of %s knows no tools: those of a request stand in the "
+                 "system message (docs/serving.md)\n",
+                 served.name.c_str());
+  }
   const Status status = RunServer(served, options, std::move(current));
   engine->Shutdown();
   return status;
@@ -258,6 +314,11 @@ ServeApp AddServeCommand(CLI::App& parent) {
       ->check(CLI::Range(0, 65535));
   app->add_option("--listen", command->listen,
                   "unix:/path/to.sock or tcp:host:port, instead of --host and --port (repeatable)")
+      ->allow_extra_args(false);
+  app->add_option(
+         "--allowed-host", command->allowed_hosts,
+         "a name beside localhost under which requests may come, where no key is asked for "
+         "(repeatable)")
       ->allow_extra_args(false);
   app->add_flag("--take-weights", command->take_weights,
                 "let a run with rollout.engine = \"forebay\" give new weights: whoever can send "

@@ -21,6 +21,7 @@ struct ServeCommand {
   std::string host = "127.0.0.1";
   int64_t port = 8000;              // 0: any that is free
   std::vector<std::string> listen;  // instead of host and port
+  std::vector<std::string> allowed_hosts;
   std::string token_file, certificate_file, key_file;
   int64_t slots = 0, context = 0;  // 0: chosen
   std::string dtype = "f32";       // f32 | bf16, of weights and cache

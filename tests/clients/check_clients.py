@@ -57,13 +57,32 @@ def openai_client(url: str, model: str) -> None:
     forced = create(model=model, messages=MESSAGES, max_tokens=4, temperature=0, tools=TOOLS, tool_choice="auto",
                     stop=["\n\n"], presence_penalty=0.1, frequency_penalty=0.1, user="me", logit_bias={"1": -100})
     check("tools and penalties", forced.choices[0].finish_reason in ("stop", "length", "tool_calls"))
-    # A model whose template knows no calls cannot be made to call; of another one the answer begins with the call.
     named = {"type": "function", "function": {"name": "add"}}
-    try:
-        message = create(model=model, messages=MESSAGES, max_tokens=30, tools=TOOLS, tool_choice=named).choices[0].message
-        check("a named tool", "add" in (message.tool_calls[0].function.name if message.tool_calls else message.content))
-    except openai.BadRequestError as refusal:
-        check("a named tool is refused with a reason", refusal.param == "tool_choice" and "chat template" in refusal.message)
+    message = create(model=model, messages=MESSAGES, max_tokens=30, tools=TOOLS, tool_choice=named).choices[0].message
+    check("a named tool", "add" in (message.tool_calls[0].function.name if message.tool_calls else message.content))
+    # The client puts a stream together itself: text, calls by their index, log-probabilities, usage.
+    with client.chat.completions.stream(model=model, messages=MESSAGES, max_tokens=12, seed=1, logprobs=True, n=2,
+                                        stream_options={"include_usage": True}) as stream:
+        final = stream.get_final_completion() if not [event for event in stream if event.type == "error"] else None
+    whole = create(model=model, messages=MESSAGES, max_tokens=12, seed=1, logprobs=True, n=2)
+    check("its own accumulation of a stream",
+          [c.message.content for c in final.choices] == [c.message.content for c in whole.choices]
+          and [len(c.logprobs.content) for c in final.choices] == [len(c.logprobs.content) for c in whole.choices]
+          and [c.finish_reason for c in final.choices] == [c.finish_reason for c in whole.choices]
+          and final.usage.completion_tokens == whole.usage.completion_tokens)
+    chunks = list(create(model=model, messages=MESSAGES, max_tokens=4, stream=True, stream_options={"include_usage": True}))
+    check("usage in the last chunk alone", [chunk.usage is not None for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+          and not chunks[-1].choices)
+    check("what is ignored", create(model=model, messages=MESSAGES, max_completion_tokens=2, user="me", metadata={"a": "b"}, store=True,
+                                    response_format={"type": "text"}, parallel_tool_calls=False, tools=TOOLS, reasoning_effort="low",
+                                    service_tier="auto").usage.completion_tokens <= 2)
+    texts = client.completions.create(model=model, prompt="One", max_tokens=5, logprobs=2, seed=5, stop=["zzz", "yyy"], suffix=None, echo=False)
+    pieces = list(client.completions.create(model=model, prompt="One", max_tokens=5, logprobs=2, seed=5, stream=True))
+    check("a stream of a completion", "".join(c.text for p in pieces for c in p.choices) == texts.choices[0].text
+          and sum((c.logprobs.text_offset for p in pieces for c in p.choices if c.logprobs), []) == texts.choices[0].logprobs.text_offset)
+    for field, value in (("echo", True), ("suffix", "end"), ("best_of", 3)):
+        error = raises(openai.BadRequestError, lambda: client.completions.create(model=model, prompt="One", **{field: value}))
+        check(f"{field} is refused", error is not None and error.param == field)
     refusal = raises(openai.BadRequestError, lambda: create(model=model, messages=MESSAGES, response_format={"type": "json_object"}))
     check("response_format is refused", refusal is not None and refusal.param == "response_format")
     history = MESSAGES + [{"role": "assistant", "content": None,

@@ -14,7 +14,8 @@ CHAT = "/v1/chat/completions"
 
 class ServeTest(ForebayTest):
     def serve(self, *args) -> subprocess.Popen:
-        server = subprocess.Popen(self.command("serve", *args, "--port", 0, "--slots", 4, "--context", 256, "--seed", 1),
+        server = subprocess.Popen(self.command("serve", *args, "--port", 0, "--slots", 4, *(() if "--context" in args else ("--context", 256)),
+                                               "--seed", 1),
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(server.communicate)
         self.addCleanup(server.kill)
@@ -47,7 +48,7 @@ class ServeTest(ForebayTest):
         return [json.loads(event) for event in events]
 
     def test_a_tiny_model(self):
-        server = self.serve("tiny:", "--name", "small")
+        server = self.serve("tiny:", "--name", "small", "--allowed-host", "box.example", "--context", 1024)
         messages = [{"role": "user", "content": "Hello"}]
         ask = {"model": "small", "messages": messages, "max_tokens": 12, "seed": 7, "logprobs": True, "top_logprobs": 3,
                "return_token_ids": True}
@@ -98,13 +99,31 @@ class ServeTest(ForebayTest):
         # Errors in OpenAI's form.
         for body, status, param in (({"messages": []}, 400, "messages"), ({"messages": messages, "n": 0}, 400, "n"),
                                     ({"messages": messages, "model": "large"}, 404, "model"),
-                                    ({"messages": [{"role": "user", "content": "x" * 300}]}, 400, "messages")):
+                                    ({"messages": [{"role": "user", "content": "x" * 1100}]}, 400, "messages")):
             response = self.request("POST", CHAT, body)
             error = json.loads(response.read())["error"]
             self.assertEqual((response.status, error["param"]), (status, param), error)
         self.assertEqual(self.request("GET", "/nothing").status, 404)
         card = json.loads(self.request("GET", "/v1/models").read())["data"][0]
-        self.assertEqual((card["id"], card["max_model_len"], card["policy_version"]), ("small", 256, 0))
+        self.assertEqual((card["id"], card["max_model_len"], card["policy_version"]), ("small", 1024, 0))
+
+        # JSON that is none: what, and where.
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        self.addCleanup(connection.close)
+        connection.request("POST", CHAT, '{"messages": [}')
+        error = json.loads(connection.getresponse().read())["error"]
+        self.assertIn("at byte 14", error["message"])
+        # A page whose name was made to point here; it reads nothing, and asks nothing.
+        for method, path, body in (("GET", "/v1/models", None), ("GET", "/health", None), ("POST", CHAT, {"messages": messages})):
+            response = self.request(method, path, body, {"Host": "evil.example"})
+            self.assertEqual(response.status, 403)
+            self.assertIn("--allowed-host", json.loads(response.read())["error"]["message"])
+        self.assertEqual(self.request("GET", "/v1/models", None, {"Host": "box.example:80"}).status, 200)
+        # The tiny template knows no tools; they reach the model all the same.
+        tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+        plain, told = (self.ask(CHAT, messages=messages, max_tokens=1, **more)["usage"]["prompt_tokens"]
+                       for more in ({}, {"tools": tools}))
+        self.assertGreater(told, plain + 100)
 
         # A client that goes away in the middle, and then the end.
         gone = self.request("POST", CHAT, {"messages": messages, "stream": True, "ignore_eos": True})
@@ -114,8 +133,9 @@ class ServeTest(ForebayTest):
         server.send_signal(signal.SIGTERM)
         out, err = server.communicate(timeout=60)
         self.assertEqual(server.returncode, 0, err)
-        self.assertRegex(out, r"stopped: \d+ requests, 5 refused")
+        self.assertRegex(out, r"stopped: \d+ requests, 9 refused")
         self.assertIn(f"POST {CHAT} 200", err)
+        self.assertIn("knows no tools", err)
 
     def test_a_run_and_a_key(self):
         config = self.write("config.toml", SMALL)
@@ -134,7 +154,10 @@ class ServeTest(ForebayTest):
     def test_what_cannot_be_served_is_said(self):
         self.assert_fails(self.forebay("serve", "tiny:", "--host", "0.0.0.0", "--port", 0), 2, "other machines",
                           "certificate")
-        self.assert_fails(self.forebay("serve", self.folder / "none"), 3, "none")
+        (self.folder / "runs/one").mkdir(parents=True)
+        self.write("runs/one/config.toml", "")
+        self.assert_fails(self.forebay("serve", self.folder / "runs/none"), 3, "there is no '", "a run directory", "runs/one")
+        self.assert_fails(self.forebay("serve", self.folder / "runs/"), 3, "is neither a run", "config.json", "runs/one")
         self.assert_fails(self.forebay("serve", "tiny:", "--step", 3), 2, "no config.toml")
         self.assert_fails(self.forebay("serve", "tiny:", "--token-file", self.write("empty", "")), 2, "holds no token")
         self.serve("tiny:")
