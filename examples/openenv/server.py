@@ -1,5 +1,7 @@
 """A small OpenEnv server: guess a number between 1 and 20; each answer says whether it is higher or lower.
 
+Reward: 0.1 for each guess that the hints so far allow, 1 for the number; who finds it early gets the rest of the tenths, too.
+
     examples/setup.sh openenv
     examples/in_venv.sh openenv examples/openenv/server.py            # listens on 127.0.0.1:8010
 """
@@ -31,6 +33,7 @@ class GuessTheNumber(Environment):
 
     def reset(self, seed=None, episode_id=None, **kwargs):
         self.secret = random.Random(seed).randint(1, 20)
+        self.low, self.high = 1, 20  # what the hints leave
         self._state = State(episode_id=episode_id, step_count=0)
         return Hint(text=f"Guess a number between 1 and 20. You have {TRIES} tries. Answer with the number only.")
 
@@ -42,9 +45,13 @@ class GuessTheNumber(Environment):
             return Hint(text="Answer with a number.", reward=0.0, done=last)
         guess = int(numbers[-1])
         if guess == self.secret:
-            return Hint(text="Right.", reward=1.0, done=True)
-        word = "higher" if self.secret > guess else "lower"
-        return Hint(text=f"It is {word} than {guess}.", reward=0.1 if 1 <= guess <= 20 else 0.0, done=last)
+            return Hint(text="Right.", reward=1.0 + 0.1 * (TRIES - self._state.step_count), done=True)
+        allowed = self.low <= guess <= self.high
+        if guess < self.secret:
+            word, self.low = "higher", max(self.low, guess + 1)
+        else:
+            word, self.high = "lower", min(self.high, guess - 1)
+        return Hint(text=f"It is {word} than {guess}.", reward=0.1 if allowed else 0.0, done=last)
 
     @property
     def state(self):
