@@ -14,6 +14,7 @@
 #include "forebay/base/worker_pool.h"
 #include "forebay/control/config.h"
 #include "forebay/env/builtin.h"
+#include "forebay/env/cancellable.h"
 #include "forebay/env/environment.h"
 #include "forebay/env/subprocess.h"
 
@@ -63,12 +64,14 @@ std::string PythonPath(const control::Config& config) {
   return out;
 }
 
-Result<std::unique_ptr<env::EnvironmentPool>> MakeEnvironment(const control::Config& config,
+Result<std::unique_ptr<env::CancellablePool>> MakeEnvironment(const control::Config& config,
                                                               const std::string& stderr_path,
                                                               Loop& loop, WorkerPool* workers) {
   FB_ASSIGN_OR_RETURN(std::unique_ptr<env::EnvironmentPool> inner,
                       MakeInner(config, stderr_path, loop, workers));
-  return AddTools(config, stderr_path, loop, workers, std::move(inner));
+  FB_ASSIGN_OR_RETURN(std::unique_ptr<env::EnvironmentPool> all,
+                      AddTools(config, stderr_path, loop, workers, std::move(inner)));
+  return env::MakeCancellable(loop, std::move(all));
 }
 
 Task<Status> CheckEnvironment(Loop& loop, env::EnvironmentPool& pool, Duration start_deadline,

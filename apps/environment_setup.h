@@ -9,13 +9,15 @@
 #include "forebay/base/task.h"
 #include "forebay/base/worker_pool.h"
 #include "forebay/control/config.h"
+#include "forebay/env/cancellable.h"
 #include "forebay/env/environment.h"
 
 namespace forebay::apps {
 
-// `stderr_path` takes what the environment's processes print; "" drops it. `workers` read and write
-// long messages; null: the loop does. kInvalidArgument names the key.
-Result<std::unique_ptr<env::EnvironmentPool>> MakeEnvironment(const control::Config& config,
+// Which can be cancelled: a run that is interrupted waits for no tool. `stderr_path` takes what the
+// environment's processes print; "" drops it. `workers` read and write long messages; null: the
+// loop does. kInvalidArgument names the key.
+Result<std::unique_ptr<env::CancellablePool>> MakeEnvironment(const control::Config& config,
                                                               const std::string& stderr_path,
                                                               Loop& loop, WorkerPool* workers);
 

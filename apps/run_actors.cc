@@ -14,13 +14,14 @@
 #include "forebay/base/lag.h"
 #include "forebay/base/loop.h"
 #include "forebay/base/mutex.h"
+#include "forebay/base/one_shot.h"
 #include "forebay/base/rng.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
 #include "forebay/base/worker_pool.h"
 #include "forebay/buffer/buffer.h"
 #include "forebay/control/coordinator.h"
-#include "forebay/env/environment.h"
+#include "forebay/env/cancellable.h"
 #include "forebay/rollout/actors.h"
 #include "forebay/rollout/engine.h"
 #include "forebay/trajectory/trajectory.h"
@@ -30,6 +31,10 @@ namespace {
 
 constexpr uint64_t kEvalSeed = 3;  // control/coordinator.cc derives 1 and 2
 constexpr Duration kDrainDeadline = std::chrono::seconds(20);
+// Of a run that was interrupted or failed: for episodes that the engine is at work on (those that
+// wait for an environment end at once), and for environments to end by themselves.
+constexpr Duration kAbortDrain = std::chrono::seconds(5);
+constexpr Duration kAbortGrace = std::chrono::seconds(2);
 
 // Infrastructure failures in a row after which somebody looks whether the whole thing is dead.
 constexpr int64_t kFailuresToProbe = 16;
@@ -401,8 +406,8 @@ struct RunActors::EvalState {
 Task<void> RunActors::EvaluateSome(std::shared_ptr<EvalState> state) {
   const control::EvalSection& eval = deps_.config->eval;
   const rollout::EpisodePlayer play = Player("eval", eval.temperature);
-  const std::function<bool()> aborted = [this] { return evaluation_stopped_.load(); };
-  while (state->next < eval.tasks * eval.samples && !evaluation_stopped_) {
+  const std::function<bool()> aborted = [this] { return aborted_.load(); };
+  while (state->next < eval.tasks * eval.samples && !aborted_) {
     const int64_t i = state->next++;
     Assignment assignment;
     assignment.id.trajectory_id = i + 1;
@@ -449,15 +454,41 @@ EvalResult RunActors::Evaluate() {
 
 // ---- the end
 
+void RunActors::Abort() {
+  aborted_ = true;
+  loop_->Post([this] {
+    if (coordinator_) coordinator_->Stop();
+    client_->Stop();
+    if (environments_) environments_->Cancel(Cancelled("the run was ended"));
+  });
+}
+
+Task<void> RunActors::EndEnvironments(TimePoint deadline) {
+  if (!environments_) co_return;
+  environments_->Cancel(Cancelled("the run was ended"));
+  Task<void> ending = environments_->Shutdown(deadline);
+  co_await std::move(ending);
+}
+
 Task<void> RunActors::DrainAll(TimePoint deadline) {
   if (coordinator_) coordinator_->Stop();
   client_->Stop();
+  TimePoint environments_deadline = deadline;
+  if (aborted_) {
+    deadline = std::min(deadline, loop_->Now() + kAbortDrain);
+    environments_deadline = loop_->Now() + kAbortGrace;
+  }
+  // At the same time: an episode may wait for its environment, and that does not end by itself.
+  const OneShot<bool> ended(*loop_);
+  loop_->Spawn(EndEnvironments(environments_deadline), [ended] { ended.Set(true); });
   if (pool_) {
-    const int64_t left = co_await pool_->Drain(deadline);
+    Task<int64_t> draining = pool_->Drain(deadline);
+    const int64_t left = co_await std::move(draining);
     if (left > 0)
       deps_.run->Log(std::to_string(left) + " episodes did not end in time and were abandoned");
   }
-  if (environments_) co_await environments_->Shutdown(deadline);
+  auto waiting = ended.Wait();
+  co_await waiting;
   if (harness_) {
     Task<void> stopping = harness_->Stop(deadline);
     co_await std::move(stopping);

@@ -18,7 +18,7 @@
 #include "forebay/control/config.h"
 #include "forebay/control/coordinator.h"
 #include "forebay/control/run_directory.h"
-#include "forebay/env/environment.h"
+#include "forebay/env/cancellable.h"
 #include "forebay/rollout/actors.h"
 #include "forebay/rollout/engine.h"
 
@@ -54,8 +54,10 @@ class RunActors {
 
   // Plays config.eval on the current weights.
   EvalResult Evaluate();
-  // Any thread: an evaluation, running or to come, ends its episodes at their next turn.
-  void StopEvaluation() { evaluation_stopped_ = true; }
+  // Any thread: the run ends, and nothing of it that is under way is wanted. Nobody waits for an
+  // environment or tool any more, no episode is begun, and Drain is quick: episodes get
+  // kAbortDrain, environments kAbortGrace, then they are killed.
+  void Abort();
 
   // Any thread: how late the timers of the actors' loop ran since the last call (99th percentile
   // and worst, in seconds).
@@ -70,8 +72,9 @@ class RunActors {
   // Starts config.rollout.actors actors.
   void Start(control::Coordinator* coordinator, buffer::Buffer* buffer);
 
-  // Stops admission, aborts episodes at their next turn and waits for them until the deadline, then
-  // ends the environments. Idempotent.
+  // Stops admission, aborts episodes (those that wait for an environment at once, the others at
+  // their next turn) and waits for them until the deadline, while the environments are ended.
+  // Idempotent.
   void Drain(Duration deadline);
 
  private:
@@ -90,19 +93,20 @@ class RunActors {
   Task<void> EvaluateAll(EvalResult* result);
   Task<void> EvaluateSome(std::shared_ptr<EvalState> state);
   Task<void> DrainAll(TimePoint deadline);
+  Task<void> EndEnvironments(TimePoint deadline);
 
   const Deps deps_;
   std::unique_ptr<Loop> loop_;
   std::unique_ptr<WorkerPool> workers_;
   std::thread thread_;
-  std::unique_ptr<env::EnvironmentPool> environments_;  // null with a harness
+  std::unique_ptr<env::CancellablePool> environments_;  // null with a harness
   std::unique_ptr<HarnessEpisodes> harness_;
   std::unique_ptr<Client> client_;
   std::unique_ptr<rollout::ActorPool> pool_;
   control::Coordinator* coordinator_ = nullptr;  // on the loop
   buffer::Buffer* buffer_ = nullptr;
   bool drained_ = false;
-  std::atomic<bool> evaluation_stopped_ = false;
+  std::atomic<bool> aborted_ = false;
 };
 
 }  // namespace forebay::apps

@@ -245,14 +245,15 @@ class TrainRun {
     }
     run_->Log("the run stops: " + status.message());
     stop_.request_stop();
-    if (actors_) actors_->StopEvaluation();
+    if (actors_) actors_->Abort();
     if (buffer_) buffer_->Close();
   }
   void Interrupted() {
     run_->Log("interrupted");
     progress_.Say(
-        "interrupted: ending the episodes and writing a checkpoint, which may take a minute; a "
-        "second time ends the program at once (--resume goes on from there, too)");
+        "interrupted: finishing the step under way and writing a checkpoint; a second time ends "
+        "the "
+        "program at once (--resume goes on from there, too)");
     Fail(Cancelled("interrupted; go on with: forebay train --resume " + options_.run));
   }
   // The cause if there is one, else `status`: a closed buffer is only the symptom.

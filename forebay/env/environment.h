@@ -46,6 +46,8 @@ struct StepResult {
 //   kDataLoss:           it answered garbage or too much -> outcome env_error
 //   kInternal:           it reported an exception        -> outcome env_error
 //   kFailedPrecondition: its grader failed               -> outcome grader_error
+//   kCancelled:          we gave it up (Shutdown)        -> outcome aborted
+//   anything else:       what it does makes no sense     -> outcome env_error
 // After an error only destruction is allowed; that releases whatever is still running.
 class Environment {
  public:
