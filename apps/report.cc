@@ -66,8 +66,13 @@ std::string FormatLedger(const buffer::Ledger& l) {
                   l.balanced() ? "balanced" : "NOT BALANCED");
   for (int i = 0; i < buffer::kRejectReasons; ++i) {
     if (l.rejected[static_cast<size_t>(i)] == 0) continue;
-    out += fmt::format("\n    rejected as {}: {}",
-                       buffer::RejectReasonName(static_cast<buffer::RejectReason>(i)),
+    const auto reason = static_cast<buffer::RejectReason>(i);
+    // Its name stands in logs and protocols, and says too little: most of them were not lost by a
+    // crash.
+    const char* const meaning = reason == buffer::RejectReason::kLostInCrash
+                                    ? " (under way when the run was interrupted or killed)"
+                                    : "";
+    out += fmt::format("\n    rejected as {}{}: {}", buffer::RejectReasonName(reason), meaning,
                        l.rejected[static_cast<size_t>(i)]);
   }
   if (l.late > 0) out += fmt::format("\n    late results dropped: {}", l.late);
