@@ -73,7 +73,7 @@ TEST_F(CancellableTest, EpisodesArePlayedAsBefore) {
   End(kLong);
 }
 
-TEST_F(CancellableTest, AStepThatHangsIsGivenUpAtOnceAndItsProcessKilled) {
+TEST_F(CancellableTest, L7_AStepThatHangsIsGivenUpAtOnceAndItsProcessKilled) {
   Open(SdkOptions(folder_, kEchoEnv));
   auto env = Episode();
   const auto step = CancelledWhileItWaits(env->Step("hang", Soon()));

@@ -71,7 +71,7 @@ class LongJsonTest : public SubprocessPoolTest {
   HeldWorkers held_;
 };
 
-TEST_F(LongJsonTest, TheLoopGoesOnWhileALongAnswerIsReadAndTheNextOneWaitsItsTurn) {
+TEST_F(LongJsonTest, L8_TheLoopGoesOnWhileALongAnswerIsReadAndTheNextOneWaits) {
   OpenTalker();
   Run([](LongJsonTest* t) -> Task<void> {
     auto env = co_await t->Episode();

@@ -179,7 +179,7 @@ TEST_P(McpWaysTest, TheServerMayAskMeanwhile) {
   EXPECT_THAT(Text("log"), HasSubstr("answer {}"));  // of the ping
 }
 
-TEST_P(McpWaysTest, TheLoopGoesOnWhileALongAnswerOrCallIsReadAndWritten) {
+TEST_P(McpWaysTest, L8_TheLoopGoesOnWhileALongAnswerOrCallIsReadAndWritten) {
   HeldWorkers reads, writes;
   const Way& way = GetParam();
   for (HeldWorkers* held : {&reads, &writes}) {

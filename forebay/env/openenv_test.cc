@@ -113,7 +113,7 @@ TEST_F(OpenEnvTest, AnEpisodeIsPlayed) {
   EXPECT_TRUE(step->done);
 }
 
-TEST_F(OpenEnvTest, TheLoopGoesOnWhileALongAnswerOrActionIsReadAndWritten) {
+TEST_F(OpenEnvTest, L8_TheLoopGoesOnWhileALongAnswerOrActionIsReadAndWritten) {
   constexpr size_t kBytes = 30'000'000;
   HeldWorkers reads, writes;
   for (HeldWorkers* held : {&reads, &writes}) {
