@@ -11,8 +11,14 @@ import unittest
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 FOREBAY = os.environ.get("FOREBAY_BINARY", str(SOURCE / "build/release/bin/forebay"))
 
+# Compiled programs of all these tests, beside the binary: most of them run the same ones, whose compilation would take most of their time.
+PROGRAMS = pathlib.Path(FOREBAY).resolve().parents[1] / "test_programs"
+PROGRAMS.mkdir(parents=True, exist_ok=True)
+
 # A tiny random model on the built-in environment: a step takes milliseconds.
-SMALL = """
+SMALL = f"""
+[device]
+cache_dir = "{PROGRAMS}"
 [run]
 steps = 6
 seed = 3
@@ -26,7 +32,7 @@ tiny_ff = 64
 name = "letters"
 kind = "builtin"
 builtin = "slow"
-options = '{"turns_min": 1, "turns_max": 2, "latency_p50_s": 0.02, "latency_p99_s": 0.1}'
+options = '{{"turns_min": 1, "turns_max": 2, "latency_p50_s": 0.02, "latency_p99_s": 0.1}}'
 [rollout]
 actors = 16
 slots = 8
@@ -79,7 +85,8 @@ class ForebayTest(unittest.TestCase):
         return path
 
     def command(self, *args) -> list:
-        return [FOREBAY, *map(str, args)]
+        serving = args[:1] == ("serve",) and "--help" not in args
+        return [FOREBAY, *map(str, args), *(("--cache-dir", str(PROGRAMS)) if serving else ())]
 
     def forebay(self, *args, timeout: float = 120) -> subprocess.CompletedProcess:
         """Runs to the end; a hang is a failure of the test."""

@@ -9,13 +9,13 @@ import sys
 import time
 import unittest
 
-from forebay_run import FOREBAY, SOURCE, ForebayTest
+from forebay_run import FOREBAY, PROGRAMS, SOURCE, ForebayTest
 
 DEPS = SOURCE / ".deps"
 MODEL = DEPS / "models/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 # A tiny random model whose tokens are bytes: prompts are longer than with a real one.
-TINY = ["model.path=tiny:", "model.tiny_width=32", "model.tiny_heads=2", "model.tiny_kv_heads=1", "model.tiny_ff=64", "run.steps=1",
+TINY = [f"device.cache_dir={PROGRAMS}", "model.path=tiny:", "model.tiny_width=32", "model.tiny_heads=2", "model.tiny_kv_heads=1", "model.tiny_ff=64", "run.steps=1",
         "rollout.slots=8", "rollout.actors=8", "learner.groups_per_step=1", "learner.group_size=4", "eval.tasks=1", "eval.samples=1"]
 
 
@@ -30,7 +30,7 @@ class ExamplesTest(ForebayTest):
         return self.report()
 
     def test_dataset(self):
-        self.train_example("dataset", 256)
+        self.train_example("dataset", 1024)
 
     def test_calculator(self):
         self.train_example("calculator", 2048)
@@ -92,7 +92,7 @@ class ExamplesTest(ForebayTest):
         self.assertIn("make program", done.stderr)
 
     def test_the_runner_trains_and_reports(self):
-        tiny = [word for value in TINY for word in ("--set", value)]
+        tiny = [word for value in [*TINY, "rollout.context=1024", "rollout.tokens_max=1024"] for word in ("--set", value)]
         self.addCleanup(shutil.rmtree, SOURCE / "runs/dataset_of_a_test", ignore_errors=True)
         done = subprocess.run([SOURCE / "examples/run.sh", "dataset", *tiny, "--quiet"], capture_output=True, text=True, timeout=300,
                               env={**os.environ, "FOREBAY": str(pathlib.Path(FOREBAY).resolve()), "RUN": "runs/dataset_of_a_test"})

@@ -77,8 +77,8 @@ class KillTest(ForebayTest):
 
     def test_an_interrupt_while_compiling_ends_it_and_audit_says_so(self):
         config = self.write("c.toml", SMALL)
-        process = subprocess.Popen(self.command("train", config, "--run", self.run_folder), stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True, cwd=self.folder)
+        process = subprocess.Popen(self.command("train", config, "--run", self.run_folder, "--set", "device.cache_dir="),  # it compiles
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder)
         while (line := process.stdout.readline()) and line.strip() != "compiling":
             pass
         process.send_signal(signal.SIGINT)
