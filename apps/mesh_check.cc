@@ -77,6 +77,11 @@ Status CheckMesh(const control::Config& config, const models::Model& model) {
                         ? Size{"features of an expert", "moe_intermediate_size", ff.width}
                         : Size{"features of a feed-forward layer", "intermediate_size", ff.width});
   }
+  if (ff.experts == 0 && m.experts != "auto") {
+    return InvalidArgument(fmt::format(
+        "mesh.experts = \"{}\" has no effect: the model has no experts; leave mesh.experts out",
+        m.experts));
+  }
   FB_RETURN_IF_ERROR(CheckDivides("mesh.tensor", m.tensor, split));
   if (ff.experts > 0) {
     FB_RETURN_IF_ERROR(

@@ -30,10 +30,12 @@ TEST(MeshOptions, AreTheConfigurations) {
   EXPECT_EQ(automatic.parallel.context_attention, ContextAttention::kAuto);
   EXPECT_EQ(automatic.parallel.expert_traffic, ExpertTraffic::kAuto);
   EXPECT_TRUE(automatic.into_sum);  // stacked layers
-  const auto ring = Options("attention = \"ring\"\nexperts = \"all_to_all\"\n");
+  const auto ring =
+      Options("context = 2\nexpert = 2\nattention = \"ring\"\nexperts = \"all_to_all\"\n");
   EXPECT_EQ(ring.parallel.context_attention, ContextAttention::kRing);
   EXPECT_EQ(ring.parallel.expert_traffic, ExpertTraffic::kAllToAll);
-  const auto gather = Options("attention = \"gather\"\nexperts = \"gather\"\n");
+  const auto gather =
+      Options("context = 2\nexpert = 2\nattention = \"gather\"\nexperts = \"gather\"\n");
   EXPECT_EQ(gather.parallel.context_attention, ContextAttention::kGather);
   EXPECT_EQ(gather.parallel.expert_traffic, ExpertTraffic::kGather);
 }

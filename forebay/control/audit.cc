@@ -51,9 +51,8 @@ double Sum(const std::vector<double>& values) {
 
 // What the lines of trajectories.jsonl add up to.
 struct Episodes {
-  std::map<std::string, std::vector<double>> environment;
-  std::vector<double> calls, queue, prefill, decode, reward, wall, tokens, turns;
-  double environment_total = 0;
+  std::map<std::string, std::map<std::string, std::vector<double>>> steps;  // environment, tool
+  std::vector<double> calls, queue, prefill, decode, environment, reward, wall, tokens, turns;
   AuditReport* report;
 
   void Add(const json& line) {
@@ -81,16 +80,13 @@ struct Episodes {
     // Every field was read: from here on nothing fails half-way.
     ++report->episodes;
     ++report->outcomes[outcome];
-    for (const auto& [tool, seconds] : by_tool) {
-      environment[name].push_back(seconds);
-      if (!tool.empty()) environment[fmt::format("{}/{}", name, tool)].push_back(seconds);
-    }
+    for (const auto& [tool, seconds] : by_tool) steps[name][tool].push_back(seconds);
     calls.insert(calls.end(), answers.begin(), answers.end());
     queue.push_back(queue_s);
     prefill.push_back(prefill_s);
     decode.push_back(decode_s);
     reward.push_back(reward_s);
-    environment_total += environment_s;
+    environment.push_back(environment_s);
     wall.push_back(wall_s);
     tokens.push_back(token_count);
     turns.push_back(static_cast<double>(by_tool.size()));
@@ -103,14 +99,23 @@ struct Episodes {
       r.share["queue"] = Sum(queue) / total;
       r.share["prefill"] = Sum(prefill) / total;
       r.share["decode"] = Sum(decode) / total;
-      r.share["environment"] = environment_total / total;
+      r.share["environment"] = Sum(environment) / total;
       r.share["reward"] = Sum(reward) / total;
       double known = 0;
       for (const auto& [what, share] : r.share) known += share;
       r.share["other"] = std::max(0.0, 1.0 - known);
     }
-    for (auto& [name, seconds] : environment)
-      r.environment_seconds[name] = ComputePercentiles(std::move(seconds));
+    for (auto& [name, by_tool] : steps) {
+      StepSeconds& out = r.step_seconds_of[name];
+      const bool tools = by_tool.size() > 1 || !by_tool.begin()->first.empty();
+      std::vector<double> all;
+      for (auto& [tool, seconds] : by_tool) {
+        all.insert(all.end(), seconds.begin(), seconds.end());
+        if (tools) out.by_tool[tool] = ComputePercentiles(std::move(seconds));
+      }
+      out.all = ComputePercentiles(std::move(all));
+    }
+    r.environment_seconds = ComputePercentiles(std::move(environment));
     r.call_seconds = ComputePercentiles(std::move(calls));
     r.queue_seconds = ComputePercentiles(std::move(queue));
     r.prefill_seconds = ComputePercentiles(std::move(prefill));

@@ -19,17 +19,25 @@ struct Percentiles {
 // Nearest-rank percentiles; sorts its argument. All zero for no values.
 Percentiles ComputePercentiles(std::vector<double> values);
 
+// Seconds of one environment's steps: of all of them, and of the same ones again by the tool that
+// they used ("": none), so nobody adds a tool to `all`. No tools: by_tool is empty.
+struct StepSeconds {
+  Percentiles all;
+  std::map<std::string, Percentiles> by_tool;
+};
+
 struct AuditReport {
   int64_t episodes = 0, trained_episodes = 0, steps = 0;
   std::map<std::string, int64_t> outcomes;
-  // Seconds, by "environment" and "environment/tool".
-  std::map<std::string, Percentiles> environment_seconds;
+  std::map<std::string, StepSeconds> step_seconds_of;  // by environment
   // Of one answer of the policy: queue, prefill and decode together.
   Percentiles call_seconds;
-  Percentiles queue_seconds, prefill_seconds, decode_seconds, reward_seconds, episode_seconds;
+  // Of an episode: all its calls, or all its steps, together.
+  Percentiles queue_seconds, prefill_seconds, decode_seconds, environment_seconds, reward_seconds;
+  Percentiles episode_seconds;  // from its start to its end
   Percentiles episode_tokens, episode_turns;
-  // Of the time of all episodes: queue, prefill, decode, environment, reward, other (append,
-  // admission).
+  // Of the time of all episodes: queue, prefill, decode, environment, reward, other (waiting for an
+  // environment, its reset, tokenizing).
   std::map<std::string, double> share;
   // Of the learner's wall time: busy, lease_wait, dispatch_gap (a batch was there, and the device
   // had nothing to do), other.

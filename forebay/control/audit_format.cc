@@ -23,6 +23,23 @@ std::string Header(std::string_view title) {
                      "p90", "p99", "max");
 }
 
+// Rows of one environment: its own, and below it, set in, the same steps again by tool.
+std::string StepRows(std::string_view name, const StepSeconds& steps) {
+  std::string out = Row(name, steps.all, 3);
+  for (const auto& [tool, p] : steps.by_tool) {
+    out += Row(tool.empty() ? "  of them without a tool" : "  of them with " + tool, p, 3);
+  }
+  return out;
+}
+
+// A share of the learner's time by its name in metrics.jsonl.
+std::string_view LearnerShareName(std::string_view name) {
+  if (name == "busy") return "computing (utilization)";
+  if (name == "lease_wait") return "waiting for a batch";
+  if (name == "dispatch_gap") return "a batch was there, nothing queued";
+  return name;
+}
+
 json ToJson(const Percentiles& p) {
   return {{"count", p.count}, {"mean", p.mean}, {"p50", p.p50},
           {"p90", p.p90},     {"p99", p.p99},   {"max", p.max}};
@@ -73,51 +90,56 @@ std::string FormatAudit(const AuditReport& r) {
                      r.trained_episodes, r.steps);
   for (const auto& [outcome, count] : r.outcomes)
     out += fmt::format("  {:<34}{:>8}\n", outcome, count);
-  out += Header("\nseconds of a step of the environment");
-  for (const auto& [name, p] : r.environment_seconds) out += Row(name, p, 3);
+  out += Header("\nseconds of a step of an environment");
+  for (const auto& [name, steps] : r.step_seconds_of) out += StepRows(name, steps);
   out += Header("\nseconds of a call of the policy");
   out += Row("queue, prefill and decode", r.call_seconds, 3);
-  out += Header("\nseconds of an episode");
-  out += Row("queue (waiting for a slot)", r.queue_seconds, 3);
-  out += Row("prefill", r.prefill_seconds, 3);
-  out += Row("decode", r.decode_seconds, 3);
-  out += Row("reward", r.reward_seconds, 3);
-  out += Row("whole episode", r.episode_seconds, 3);
+  out += Header("\nof an episode, all its turns together");
+  out += Row("seconds in the queue for a slot", r.queue_seconds, 3);
+  out += Row("seconds of prefill", r.prefill_seconds, 3);
+  out += Row("seconds of decode", r.decode_seconds, 3);
+  out += Row("seconds of the environment", r.environment_seconds, 3);
+  out += Row("seconds of the reward", r.reward_seconds, 3);
+  out += Row("seconds from start to end", r.episode_seconds, 3);
   out += Row("tokens", r.episode_tokens, 0);
   out += Row("turns", r.episode_turns, 1);
   out += "\nwhere the time of episodes went\n";
   for (const auto& [what, share] : r.share)
     out += fmt::format("  {:<34}{:>7.1f} %\n", what, 100 * share);
   if (r.steps == 0) return out + "\n" + Advice(r) + Notes(r);
-  out += Header("\nlearner");
+  out += Header("\nof a step of the learner");
   out += Row("seconds waiting for a batch", r.lease_wait_seconds, 3);
-  out += Row("seconds busy in a step", r.step_seconds, 3);
+  out += Row("seconds computing", r.step_seconds, 3);
   out += Row("buffer fill: complete groups", r.ready_groups, 1);
   out += Row("buffer fill: trajectories", r.pending, 1);
   out += Row("staleness (policy versions)", r.staleness, 1);
   out += Row("seconds the actors' loop was late", r.control_lag_seconds, 3);
   out += "\nwhere the learner's time went\n";
   for (const auto& [what, share] : r.learner_share)
-    out += fmt::format("  {:<34}{:>7.1f} %\n", what, 100 * share);
-  out += fmt::format("  {:<34}{:>7.1f} %\n  {:<34}{:>8}\n\n", "padding waste",
+    out += fmt::format("  {:<34}{:>7.1f} %\n", LearnerShareName(what), 100 * share);
+  out += fmt::format("\n{:<36}{:>7.1f} %\n{:<36}{:>8}\n\n", "padding among the tokens of rows",
                      100 * r.padding_waste, "compilations after warm-up", r.compiles_after_warmup);
   out += Advice(r);
   return out + Notes(r);
 }
 
 std::string AuditJson(const AuditReport& r) {
-  json environment = json::object();
-  for (const auto& [name, p] : r.environment_seconds) environment[name] = ToJson(p);
+  json environments = json::object();
+  for (const auto& [name, steps] : r.step_seconds_of) {
+    json& out = environments[name] = ToJson(steps.all);
+    for (const auto& [tool, p] : steps.by_tool) out["by_tool"][tool] = ToJson(p);
+  }
   const json out = {
       {"episodes", r.episodes},
       {"trained_episodes", r.trained_episodes},
       {"steps", r.steps},
       {"outcomes", r.outcomes},
-      {"environment_seconds", environment},
+      {"environments", environments},
       {"call_seconds", ToJson(r.call_seconds)},
       {"queue_seconds", ToJson(r.queue_seconds)},
       {"prefill_seconds", ToJson(r.prefill_seconds)},
       {"decode_seconds", ToJson(r.decode_seconds)},
+      {"environment_seconds", ToJson(r.environment_seconds)},
       {"reward_seconds", ToJson(r.reward_seconds)},
       {"episode_seconds", ToJson(r.episode_seconds)},
       {"episode_tokens", ToJson(r.episode_tokens)},

@@ -15,6 +15,7 @@ namespace forebay::control {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
@@ -84,8 +85,9 @@ TEST_F(AuditTest, SumsUpARun) {
   EXPECT_DOUBLE_EQ(report->learner_share.at("dispatch_gap"), 0.2 / 8);
   EXPECT_DOUBLE_EQ(report->learner_share.at("other"), 0.8 / 8);
   EXPECT_NEAR(report->padding_waste, 0.1, 1e-12);
-  EXPECT_EQ(report->environment_seconds.at("calc").p50, 5);
-  EXPECT_EQ(report->environment_seconds.at("calc/check").max, 10);
+  EXPECT_EQ(report->step_seconds_of.at("calc").all.p50, 5);
+  EXPECT_EQ(report->step_seconds_of.at("calc").by_tool.at("check").max, 10);
+  EXPECT_EQ(report->environment_seconds.max, 10);
   EXPECT_EQ(report->call_seconds.count, 10);
   EXPECT_DOUBLE_EQ(report->call_seconds.p50, 0.5);
   EXPECT_THAT(FormatAudit(*report), HasSubstr("seconds of a call of the policy"));
@@ -98,6 +100,30 @@ TEST_F(AuditTest, SumsUpARun) {
   EXPECT_THAT(report->notes, ElementsAre(HasSubstr("ran up to 2.5 s late")));
   EXPECT_THAT(FormatAudit(*report), HasSubstr("Actors that keep it busy: 12"));
   EXPECT_THAT(AuditJson(*report), HasSubstr("\"utilization\":0.75"));
+}
+
+// A reader must neither add a tool to its environment nor miss the steps without one.
+TEST_F(AuditTest, StepsByToolAreSetInBelowTheirEnvironmentAndAddUpToIt) {
+  {
+    const auto run = RunDirectory::Open(folder_, OpenMode::kNew).value();
+    for (int i = 1; i <= 6; ++i) {
+      Trajectory t = Episode(i, i * 1'000'000);
+      t.environment = i < 6 ? "calc" : "calc-plain";  // sorts between "calc" and "calc/..."
+      t.turns[1].tool = i <= 2 ? "check" : i == 3 ? "other" : "";
+      run->WriteTrajectory(TrajectoryLine(t));
+    }
+  }
+  const AuditReport report = Audit(folder_).value();
+  const StepSeconds& calc = report.step_seconds_of.at("calc");
+  EXPECT_EQ(calc.all.count, 5);
+  EXPECT_EQ(calc.by_tool.at("check").count, 2);
+  EXPECT_EQ(calc.by_tool.at("other").count, 1);
+  EXPECT_EQ(calc.by_tool.at("").count, 2);
+  EXPECT_TRUE(report.step_seconds_of.at("calc-plain").by_tool.empty());
+  EXPECT_THAT(FormatAudit(report),
+              ContainsRegex("\n  calc  +5 .*\n    of them without a tool +2 .*\n    of them with "
+                            "check +2 .*\n    of them with other +1 .*\n  calc-plain +1 "));
+  EXPECT_THAT(AuditJson(report), HasSubstr("\"by_tool\":{\"\":{"));
 }
 
 TEST_F(AuditTest, BrokenLinesAreCountedNotFatal) {
@@ -128,7 +154,7 @@ TEST_F(AuditTest, ARunWithoutAStepSaysSoInsteadOfZeros) {
   }
   text = FormatAudit(Audit(folder_).value());
   EXPECT_THAT(text, HasSubstr("No step was trained: 1 episodes were played"));
-  EXPECT_THAT(text, HasSubstr("calc/check"));
+  EXPECT_THAT(text, HasSubstr("  of them with check "));
   EXPECT_THAT(text, Not(HasSubstr("learner's time")));
 }
 

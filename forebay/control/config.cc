@@ -4,103 +4,60 @@
 
 #include <toml++/toml.h>
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "forebay/base/file.h"
 #include "forebay/base/status.h"
+#include "forebay/control/config_mistakes.h"
 #include "forebay/control/config_schema.h"
-#include "forebay/control/nearest.h"
 
 namespace forebay::control {
 namespace {
 
 constexpr size_t kConfigBytesMax = 1 << 20;
 
-// Samplers that `forebay serve` has and a training run cannot have. The loss needs the probability
-// of each token under the distribution sampled, and again under the newer weights.
-constexpr std::array<std::string_view, 3> kFilters = {"rollout.top_k", "rollout.top_p",
-                                                      "rollout.min_p"};
-constexpr std::array<std::string_view, 4> kEdits = {
-    "rollout.repetition_penalty", "rollout.presence_penalty", "rollout.frequency_penalty",
-    "rollout.logit_bias"};
-
-// Why a run cannot sample like this; "" for any other key.
-std::string_view WhyNotSampled(std::string_view key) {
-  if (std::ranges::find(kFilters, key) != kFilters.end()) {
-    return "the learner would have to divide by the probability that the filter kept, which "
-           "depends on the weights and on the tokens kept at each step, and those are not recorded";
-  }
-  if (std::ranges::find(kEdits, key) != kEdits.end()) {
-    return "the learner would have to change the same logits by the history of each token, and its "
-           "loss does not";
-  }
-  return "";
-}
-
-Status UnknownKey(const std::string& key, const std::vector<Field>& fields,
-                  const std::string& where) {
-  if (const std::string_view why = WhyNotSampled(key); !why.empty()) {
-    return InvalidArgument(fmt::format(
-        "{}: '{}' cannot be set in a training run: {}, so the importance ratio would be wrong. "
-        "Leave it out and use rollout.temperature, which the loss knows, to sharpen sampling; "
-        "forebay serve samples a trained model with it",
-        where, key, why));
-  }
-  std::string_view nearest;
-  size_t best = 1000;
-  for (const Field& field : fields) {
-    // A right name in the wrong section is nearer than its letters say.
-    const std::string_view name = field.key.substr(field.key.find('.') + 1);
-    const std::string_view given = std::string_view(key).substr(key.rfind('.') + 1);
-    const size_t distance = std::min(EditDistance(key, field.key), EditDistance(given, name) + 1);
-    if (distance < best) {
-      best = distance;
-      nearest = field.key;
-    }
-  }
-  return InvalidArgument(fmt::format(
-      "{}: unknown key '{}'; the nearest known key is '{}' (`forebay config` lists all)", where,
-      key, nearest));
-}
-
 std::string Where(const std::string& origin, const toml::node& node) {
   const auto line = node.source().begin.line;
   return line ? fmt::format("{}:{}", origin, line) : origin;
 }
 
-Status WrongType(const std::string& where, const Field& field, std::string_view wanted) {
-  return InvalidArgument(
-      fmt::format("{}: '{}' must be {} ({})", where, field.key, wanted, field.meaning));
-}
-
-Status CheckRange(const std::string& where, const Field& field, double value) {
-  if (std::isfinite(value) && value >= field.min && value <= field.max) return OkStatus();
-  return InvalidArgument(
-      fmt::format("{}: '{}' = {} is out of range: it must be between {} and {} ({})", where,
-                  field.key, value, field.min, field.max, field.meaning));
-}
-
-template <typename T>
-Status AssignList(const std::string& where, const Field& field, const toml::node& node,
-                  std::vector<T>* out, std::string_view wanted) {
-  const toml::array* array = node.as_array();
-  if (!array) return WrongType(where, field, wanted);
-  out->clear();
-  for (const toml::node& item : *array) {
-    const std::optional<T> value = item.value_exact<T>();
-    if (!value) return WrongType(where, field, wanted);
-    out->push_back(*value);
+// What a field takes, as a message names it.
+struct Wanted {
+  std::string_view operator()(const bool* /*field*/) const { return "true or false"; }
+  std::string_view operator()(const int64_t* /*field*/) const { return "a whole number"; }
+  std::string_view operator()(const double* /*field*/) const { return "a number"; }
+  std::string_view operator()(const std::string* /*field*/) const { return "a string"; }
+  std::string_view operator()(const std::vector<std::string>* /*field*/) const {
+    return "a list of strings, for instance [\"a\", \"b\"]";
   }
-  return OkStatus();
+  std::string_view operator()(const std::vector<int64_t>* /*field*/) const {
+    return "a list of whole numbers, for instance [256, 512]";
+  }
+};
+
+// The beginning of what somebody wrote.
+std::string Shortened(std::string_view text) {
+  constexpr size_t kShown = 60;
+  return text.size() <= kShown ? std::string(text) : std::string(text.substr(0, kShown)) + "...";
+}
+
+// What came, as a message names it.
+std::string Got(const toml::node& node) {
+  if (const auto* v = node.as_string())
+    return fmt::format("a string (\"{}\")", Shortened(v->get()));
+  if (const auto* v = node.as_integer()) return fmt::format("a whole number ({})", v->get());
+  if (const auto* v = node.as_floating_point()) return fmt::format("a number ({})", v->get());
+  if (const auto* v = node.as_boolean()) return v->get() ? "true" : "false";
+  if (node.is_table()) return "a table";
+  if (node.is_array()) return "a list";
+  return "a date or a time";
 }
 
 struct Assigner {
@@ -108,43 +65,55 @@ struct Assigner {
   const Field& field;
   const toml::node& node;
 
-  Status operator()(bool* out) const {
-    const auto value = node.value_exact<bool>();
-    if (!value) return WrongType(where, field, "true or false");
-    *out = *value;
-    return OkStatus();
-  }
+  Status operator()(bool* out) const { return Exactly(out); }
   Status operator()(int64_t* out) const {
     const auto value = node.value_exact<int64_t>();
-    if (!value) return WrongType(where, field, "a whole number");
+    if (!value) return Wrong(Got(node));
     FB_RETURN_IF_ERROR(CheckRange(where, field, static_cast<double>(*value)));
     *out = *value;
     return OkStatus();
   }
   Status operator()(double* out) const {
     const auto value = node.is_number() ? node.value<double>() : std::nullopt;
-    if (!value) return WrongType(where, field, "a number");
+    if (!value) return Wrong(Got(node));
     FB_RETURN_IF_ERROR(CheckRange(where, field, *value));
     *out = *value;
     return OkStatus();
   }
   Status operator()(std::string* out) const {
-    const auto value = node.value_exact<std::string>();
-    if (!value) return WrongType(where, field, "a string");
-    if (!field.choices.empty() &&
-        std::find(field.choices.begin(), field.choices.end(), *value) == field.choices.end()) {
-      return InvalidArgument(fmt::format("{}: '{}' = \"{}\" is not one of: {} ({})", where,
-                                         field.key, *value, fmt::join(field.choices, ", "),
-                                         field.meaning));
+    std::string value;
+    FB_RETURN_IF_ERROR(Exactly(&value));
+    if (!field.choices.empty() && std::ranges::find(field.choices, value) == field.choices.end()) {
+      return NotAChoice(where, field, value);
     }
+    *out = std::move(value);
+    return OkStatus();
+  }
+  Status operator()(std::vector<std::string>* out) const { return List(out); }
+  Status operator()(std::vector<int64_t>* out) const { return List(out); }
+
+ private:
+  Status Wrong(std::string_view got) const {
+    return WrongType(where, field, std::visit(Wanted{}, field.target), got);
+  }
+  template <typename T>
+  Status Exactly(T* out) const {
+    const auto value = node.value_exact<T>();
+    if (!value) return Wrong(Got(node));
     *out = *value;
     return OkStatus();
   }
-  Status operator()(std::vector<std::string>* out) const {
-    return AssignList(where, field, node, out, "a list of strings");
-  }
-  Status operator()(std::vector<int64_t>* out) const {
-    return AssignList(where, field, node, out, "a list of whole numbers");
+  template <typename T>
+  Status List(std::vector<T>* out) const {
+    const toml::array* array = node.as_array();
+    if (!array) return Wrong(Got(node));
+    out->clear();
+    for (const toml::node& item : *array) {
+      const std::optional<T> value = item.value_exact<T>();
+      if (!value) return Wrong("a list with " + Got(item));
+      out->push_back(*value);
+    }
+    return OkStatus();
   }
 };
 
@@ -153,17 +122,20 @@ Status Apply(const toml::table& table, const std::string& prefix, const std::str
   for (const auto& [name, node] : table) {
     const std::string key = prefix + std::string(name.str());
     const std::string where = Where(origin, node);
-    const auto field =
-        std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.key == key; });
+    const auto field = std::ranges::find(fields, key, &Field::key);
     if (field != fields.end()) {
       FB_RETURN_IF_ERROR(std::visit(Assigner{where, *field, node}, field->target));
       continue;
     }
-    const bool section = std::any_of(fields.begin(), fields.end(), [&](const Field& f) {
-      return f.key.substr(0, key.size() + 1) == key + ".";
-    });
-    if (!section || !node.is_table()) return UnknownKey(key, fields, where);
-    FB_RETURN_IF_ERROR(Apply(*node.as_table(), key + ".", origin, fields));
+    const bool section =
+        std::ranges::any_of(fields, [&](const Field& f) { return f.key.starts_with(key + "."); });
+    if (section && node.is_table()) {
+      FB_RETURN_IF_ERROR(Apply(*node.as_table(), key + ".", origin, fields));
+    } else if (node.is_table() && prefix.empty()) {
+      return UnknownSection(where, key, fields);
+    } else {
+      return UnknownKey(where, key, fields);
+    }
   }
   return OkStatus();
 }
@@ -202,9 +174,8 @@ Status ApplySet(const std::string& set, const std::vector<Field>& fields) {
   const std::string key = set.substr(0, equals);
   const std::string value = set.substr(equals + 1);
   const std::string origin = "--set " + key;
-  const auto field =
-      std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.key == key; });
-  if (field == fields.end()) return UnknownKey(key, fields, origin);
+  const auto field = std::ranges::find(fields, key, &Field::key);
+  if (field == fields.end()) return UnknownKey(origin, key, fields);
   const bool is_string = std::holds_alternative<std::string*>(field->target);
   if (is_string && (value.empty() || (value.front() != '"' && value.front() != '\''))) {
     // Never parsed, yet it goes into the run's config.toml, which must be read back.
@@ -215,8 +186,12 @@ Status ApplySet(const std::string& set, const std::vector<Field>& fields) {
     table.insert("v", value);
     return std::visit(Assigner{origin, *field, *table.get("v")}, field->target);
   }
-  FB_ASSIGN_OR_RETURN(toml::table table, ParseToml("v = " + value, origin));
-  return std::visit(Assigner{origin, *field, *table.get("v")}, field->target);
+  const Result<toml::table> table = ParseToml("v = " + value, origin);
+  if (!table.ok() || table->size() != 1) {
+    return WrongType(origin, *field, std::visit(Wanted{}, field->target),
+                     value.empty() ? "empty" : Shortened(value) + ", which is no value of TOML");
+  }
+  return std::visit(Assigner{origin, *field, *table->get("v")}, field->target);
 }
 
 struct Formatter {

@@ -25,11 +25,27 @@ TEST(ConfigMeshTest, HowDevicesShareAStepIsFoundOutUnlessItIsSaid) {
   ASSERT_TRUE(config.ok()) << config.status().ToString();
   EXPECT_EQ(config->mesh.attention, "auto");
   EXPECT_EQ(config->mesh.experts, "auto");
-  const Result<Config> said = Parse("attention = \"ring\"\nexperts = \"all_to_all\"\n");
+  const Result<Config> said =
+      Parse("context = 2\nexpert = 2\nattention = \"ring\"\nexperts = \"all_to_all\"\n");
   ASSERT_TRUE(said.ok()) << said.status().ToString();
   EXPECT_EQ(said->mesh.attention, "ring");
   EXPECT_EQ(said->mesh.experts, "all_to_all");
-  EXPECT_TRUE(Parse("attention = \"gather\"\nexperts = \"gather\"\n").ok());
+  EXPECT_TRUE(
+      Parse("context = 2\nexpert = 2\nattention = \"gather\"\nexperts = \"gather\"\n").ok());
+}
+
+TEST(ConfigMeshTest, W2_AChoiceThatNoAxisNeedsIsRefusedNotIgnored) {
+  for (const std::string choice : {"ring", "gather"}) {
+    EXPECT_THAT(Parse("data = 2\nattention = \"" + choice + "\"\n").status().message(),
+                AllOf(HasSubstr("mesh.attention = \"" + choice + "\" has no effect"),
+                      HasSubstr("mesh.context = 1"), HasSubstr("or leave mesh.attention out")));
+  }
+  for (const std::string choice : {"all_to_all", "gather"}) {
+    EXPECT_THAT(Parse("context = 2\nexperts = \"" + choice + "\"\n").status().message(),
+                AllOf(HasSubstr("mesh.experts = \"" + choice + "\" has no effect"),
+                      HasSubstr("mesh.expert = 1"), HasSubstr("or leave mesh.experts out")));
+  }
+  EXPECT_TRUE(Parse("attention = \"auto\"\nexperts = \"auto\"\n").ok());
 }
 
 TEST(ConfigMeshTest, W2_OtherChoicesAreRefusedWithTheOnesThereAre) {

@@ -43,20 +43,6 @@ TEST(ConfigTest, SetOverridesInOrder) {
   EXPECT_EQ(config->learner.weight_decay, 1.0);  // a whole number where a number is wanted
 }
 
-TEST(ConfigTest, UnknownKeysNameTheNearest) {
-  EXPECT_THAT(Parse("[learner]\nlerning_rate = 1.0\n").status().message(),
-              HasSubstr("test.toml:6: unknown key 'learner.lerning_rate'; the nearest known key is "
-                        "'learner.learning_rate'"));
-  EXPECT_THAT(Parse("[rollout]\ngroup_size = 4\n").status().message(),
-              HasSubstr("'learner.group_size'"));
-  EXPECT_THAT(Parse("[lerner]\ngroup_size = 4\n").status().message(),
-              HasSubstr("unknown key 'lerner'"));
-  EXPECT_THAT(
-      Parse("", {"run.stps=3"}).status().message(),
-      HasSubstr("--set run.stps: unknown key 'run.stps'; the nearest known key is 'run.steps'"));
-  EXPECT_EQ(Parse("run = 3\n").status().code(), StatusCode::kInvalidArgument);
-}
-
 // The loss could not compute the probability of what was sampled (docs/training.md).
 TEST(ConfigTest, T2_SamplersThatTheLossDoesNotKnowAreRefused) {
   for (const char* line : {"top_k = 20", "top_p = 0.9", "min_p = 0.1"}) {
@@ -76,23 +62,6 @@ TEST(ConfigTest, T2_SamplersThatTheLossDoesNotKnowAreRefused) {
   EXPECT_THAT(Parse("", {"rollout.top_p=1.0"}).status().message(),
               HasSubstr("--set rollout.top_p: 'rollout.top_p' cannot be set"));
   EXPECT_THAT(Parse("[rollout]\ntop_q = 0.9\n").status().message(), HasSubstr("unknown key"));
-}
-
-TEST(ConfigTest, WrongTypesRangesAndChoices) {
-  EXPECT_THAT(Parse("[run]\nsteps = \"ten\"\n").status().message(),
-              HasSubstr("'run.steps' must be a whole number"));
-  EXPECT_THAT(Parse("[run]\nsteps = 1.5\n").status().message(),
-              HasSubstr("must be a whole number"));
-  EXPECT_THAT(Parse("[run]\nsteps = -1\n").status().message(),
-              HasSubstr("'run.steps' = -1 is out of range"));
-  EXPECT_THAT(Parse("[learner]\nlearning_rate = nan\n").status().message(),
-              HasSubstr("out of range"));
-  EXPECT_THAT(Parse("[run]\nmode = \"fast\"\n").status().message(),
-              HasSubstr("not one of: decoupled, sync"));
-  EXPECT_THAT(Parse("[learner]\nrow_lengths = [1, \"2\"]\n").status().message(),
-              HasSubstr("a list of whole numbers"));
-  EXPECT_THAT(Parse("", {"run.steps"}).status().message(), HasSubstr("section.key=value"));
-  EXPECT_THAT(Parse("", {"run.steps=[1"}).status().message(), HasSubstr("not valid TOML"));
 }
 
 TEST(ConfigTest, BrokenTomlNamesTheLine) {

@@ -21,6 +21,7 @@ TEST(Nearest, FindsWhatWasMeantAndGuessesNothing) {
   EXPECT_EQ(Nearest("trian", kWords), "train");
   EXPECT_EQ(Nearest("pln", kWords), "plan");
   EXPECT_EQ(Nearest("reply", kWords), "replay");
+  EXPECT_EQ(Nearest("BUFFER", kWords), "buffer");
   EXPECT_EQ(Nearest("xyz", kWords), "");
   EXPECT_EQ(Nearest("", kWords), "");
   EXPECT_EQ(Nearest(std::string(1 << 20, 'x'), kWords), "");
