@@ -8,27 +8,36 @@
 #include <cstdint>
 
 #include "forebay/models/attention.h"
+#include "forebay/models/layers.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/shape.h"
 
 namespace forebay::models {
 
-// Whether the graph calls host kernels (xla/host_product.h) and the kernel has this form: head
-// sizes that are multiples of 16, query f32 or bf16, cache f32 or bf16.
-bool CanAttendOnHost(const xla::Value& query_SAH, const xla::Value& keys_SKCH);
+// What a layer's products give for one token of each slot (query [S, A * H], key and value [S, K *
+// H], f32 or bf16), and the rotation of the slots' positions.
+struct DecodeHeads {
+  xla::Value query, key, value;
+  RopeTables rope;
+};
 
-// What DecodeAttention computes (models/attention.h), up to rounding: query [S, A, H] (rotated),
-// the whole cache [S, K, C, H], each slot over [0, position] -> [S, A, H] f32; zeros where the
-// position is negative. The caller keeps positions below C. A slot's bits do not depend on the
+// Whether the graph calls host kernels (xla/host_product.h) and the kernel has this form: head
+// sizes that are multiples of 16, a cache [S, K, C, H] of f32 or bf16.
+bool CanAttendOnHost(const xla::Value& query, const xla::Value& keys_SKCH);
+
+// Rotates queries and keys, writes keys and values at the slots' positions into the whole cache [S,
+// K, C, H], in place, and attends (DecodeAttention of models/attention.h, up to rounding), each
+// slot over [0, position] -> [S, A * H] f32. Where the position is negative nothing is written and
+// the result is zeros. The caller keeps positions below C. A slot's bits do not depend on the
 // others. Without a gradient.
-xla::Value HostDecodeAttention(xla::Value query_SAH, xla::Value keys_SKCH, xla::Value values_SKCH,
-                               xla::Value positions_S, const ScoreOptions& options = {});
+xla::Value HostDecodeAttention(const DecodeHeads& heads, xla::Value positions_S, xla::Value* keys,
+                               xla::Value* values, const ScoreOptions& options = {});
 
 // The kernel for one slot and one key/value head, for tests and for HostDecodeAttention.
 namespace decode_attention {
 
 struct Pair {
-  const float* query;  // [heads, size], the scale multiplied in
+  const float* query;  // [heads, size], rotated, the scale multiplied in
   const void* keys;    // [entries, size], f32 or bf16
   const void* values;
   float* out;           // [heads, size]

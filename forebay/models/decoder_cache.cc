@@ -26,15 +26,28 @@ using xla::DType;
 using xla::Value;
 using xla::Values;
 
-// How one kind of step treats its cache; heads are rotated.
+// How one kind of step treats its cache.
 struct Decoder::Step {
-  // Writes update [N, K, H] into one layer's keys or values.
-  std::function<void(Value* part, Value update_NKH)> write;
-  // query [N, A, H] over one layer's cache -> [N, A, H].
-  std::function<Value(Value query_NAH, Value keys, Value values, const ScoreOptions& scores)>
+  // Rotates, writes one layer's keys and values and attends over them: [N, A * H].
+  std::function<Value(const DecodeHeads& heads, Value* keys, Value* values,
+                      const ScoreOptions& scores)>
       attend;
   Value positions_N;
 };
+
+namespace {
+
+// x [N, count * H] -> [N, count, H].
+Value Heads(Value flat, int64_t dim) {
+  return xla::Reshape(flat, {flat.dim(0), flat.dim(1) / dim, dim});
+}
+
+Value Rotated(Value flat, const RopeTables& rope) {
+  const int64_t dim = 2 * rope.cos_NH.dim(1);
+  return As(ApplyRope(As(Heads(flat, dim), DType::kF32), rope), flat.dtype());
+}
+
+}  // namespace
 
 Value Decoder::RunCachedLayers(const ParamValues& params, const Step& step, Value x,
                                KvCache* cache) const {
@@ -48,27 +61,16 @@ Value Decoder::RunCachedLayers(const ParamValues& params, const Step& step, Valu
     const Values kept = xla::OptimizationBarrier(both);
     ropes.push_back({.cos_NH = kept[0], .sin_NH = kept[1]});
   }
-  const int64_t dim = config().head_dim;
   for (size_t layer = 0; layer < spec_.kinds.size(); ++layer) {
     const LayerKind& kind = spec_.kinds[layer];
     const RopeTables& rope = ropes[static_cast<size_t>(kind.rope)];
-    Value& keys = cache->keys[layer];
-    Value& values = cache->values[layer];
-    // x [N, count * H] -> [N, count, H].
-    const auto heads = [&](Value flat) {
-      return xla::Reshape(flat, {flat.dim(0), flat.dim(1) / dim, dim});
-    };
-    const auto rotated = [&](Value flat) {
-      return As(ApplyRope(As(heads(flat), DType::kF32), rope), flat.dtype());
-    };
     const AttendFn attend = [&](Value query, Value key, Value value) {
-      step.write(&keys, As(rotated(key), keys.dtype()));
-      step.write(&values, As(heads(value), values.dtype()));
       const Value window =
           kind.window == 0 ? Value()
                            : xla::Constant(graph, static_cast<double>(kind.window), DType::kS32);
-      const Value attended = step.attend(rotated(query), keys, values, Scores(window));
-      return As(xla::Reshape(attended, query.dims()), query.dtype());
+      const DecodeHeads heads{.query = query, .key = key, .value = value, .rope = rope};
+      return As(step.attend(heads, &cache->keys[layer], &cache->values[layer], Scores(window)),
+                query.dtype());
     };
     const Values weights = LayerValues(graph, params, static_cast<int64_t>(layer));
     x = RunLayer(LayerWeights(spec_.map.tensors, weights, x.dtype(), Parallel()), x, attend);
@@ -131,23 +133,26 @@ Value Decoder::Decode(const ParamValues& params, Value tokens_S, Value positions
       xla::Constant(graph, static_cast<double>(slots * kv_heads * capacity), DType::kS32);
   const Value rows =
       xla::Reshape(xla::Select(xla::ExpandDims(active_S, 1), row, beyond), {slots * kv_heads});
-  const Step step{.write =
-                      [&](Value* part, Value update_SKH) {
-                        const xla::Dims dims = part->dims();
-                        const Value flat = xla::Reshape(*part, {slots * kv_heads * capacity, dim});
-                        const Value update = xla::Reshape(update_SKH, {slots * kv_heads, dim});
-                        *part = xla::Reshape(xla::ScatterSet(flat, rows, update), dims);
-                      },
-                  .attend =
-                      [&](Value query_SAH, Value keys, Value values, const ScoreOptions& scores) {
-                        if (CanAttendOnHost(query_SAH, keys)) {
-                          return HostDecodeAttention(query_SAH, keys, values, positions_S, scores);
-                        }
-                        return DecodeAttention(query_SAH, xla::Slice(keys, 2, 0, context),
-                                               xla::Slice(values, 2, 0, context),
-                                               xla::Max(positions_S, zero), scores);
-                      },
-                  .positions_N = xla::Max(positions_S, zero)};
+  const auto write = [&](Value* part, Value update_SKH) {
+    const xla::Dims dims = part->dims();
+    const Value flat = xla::Reshape(*part, {slots * kv_heads * capacity, dim});
+    const Value update = xla::Reshape(As(update_SKH, part->dtype()), {slots * kv_heads, dim});
+    *part = xla::Reshape(xla::ScatterSet(flat, rows, update), dims);
+  };
+  const Step step{
+      .attend =
+          [&](const DecodeHeads& heads, Value* keys, Value* values, const ScoreOptions& scores) {
+            if (CanAttendOnHost(heads.query, *keys)) {
+              return HostDecodeAttention(heads, positions_S, keys, values, scores);
+            }
+            write(keys, Rotated(heads.key, heads.rope));
+            write(values, Heads(heads.value, dim));
+            const Value attended = DecodeAttention(
+                Rotated(heads.query, heads.rope), xla::Slice(*keys, 2, 0, context),
+                xla::Slice(*values, 2, 0, context), xla::Max(positions_S, zero), scores);
+            return xla::Reshape(attended, heads.query.dims());
+          },
+      .positions_N = xla::Max(positions_S, zero)};
   return RunCachedLayers(params, step, Embed(params, tokens_S, active_S, {}), cache);
 }
 
@@ -164,21 +169,25 @@ Value Decoder::Prefill(const ParamValues& params, Value tokens_T, Value slot, Va
   const auto read = [&](Value part) {
     return xla::Squeeze(xla::DynamicSlice(part, first, {1, kv_heads, context, dim}), 0);
   };
+  // [T, K, H] -> [1, K, T, H], into the slot's part of the cache.
+  const auto write = [&](Value* part, Value update_TKH) {
+    const Value update = xla::Transpose(As(update_TKH, part->dtype()), {1, 0, 2});
+    *part = xla::DynamicUpdateSlice(*part, xla::ExpandDims(update, 0), corner);
+  };
   const Step step{
-      // [T, K, H] -> [1, K, T, H], into the slot's part of the cache.
-      .write =
-          [&](Value* part, Value update_TKH) {
-            *part = xla::DynamicUpdateSlice(
-                *part, xla::ExpandDims(xla::Transpose(update_TKH, {1, 0, 2}), 0), corner);
-          },
       .attend =
-          [&](Value query_TAH, Value keys, Value values, const ScoreOptions& scores) {
-            const int64_t heads = query_TAH.dim(1), group = heads / kv_heads;
+          [&](const DecodeHeads& heads, Value* keys, Value* values, const ScoreOptions& scores) {
+            write(keys, Rotated(heads.key, heads.rope));
+            write(values, Heads(heads.value, dim));
+            const Value query_TAH = Rotated(heads.query, heads.rope);
+            const int64_t count = query_TAH.dim(1), group = count / kv_heads;
             const Value query_KMH =
                 xla::Reshape(xla::Transpose(query_TAH, {1, 0, 2}), {kv_heads, group * tokens, dim});
             const Value attended =
-                PrefillAttention(query_KMH, read(keys), read(values), start, tokens, scores);
-            return xla::Transpose(xla::Reshape(attended, {heads, tokens, dim}), {1, 0, 2});
+                PrefillAttention(query_KMH, read(*keys), read(*values), start, tokens, scores);
+            return xla::Reshape(
+                xla::Transpose(xla::Reshape(attended, {count, tokens, dim}), {1, 0, 2}),
+                heads.query.dims());
           },
       .positions_N = index_T + start};
   const Value real_T = xla::Compare(index_T, length, xla::Comparison::kLt);

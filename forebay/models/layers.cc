@@ -1,10 +1,13 @@
 #include "forebay/models/layers.h"
 
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 
+#include "forebay/models/host_norm.h"
 #include "forebay/models/rope.h"
 #include "forebay/xla/graph.h"
+#include "forebay/xla/host_product.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
 
@@ -29,8 +32,15 @@ Value GeluTanh(Value x) {
   return x * 0.5 * (xla::Tanh(inner) + 1);
 }
 
-Value Gated(Value x, Value gate, Value up, Value down, Value (*activate)(Value)) {
-  const Value active = activate(As(Project(x, gate), DType::kF32));
+Value Gated(Value x, Value gate, Value up, Value down, xla::GateActivation activation) {
+  if (xla::TakesHostProduct(x)) {
+    return As(xla::HostGatedProduct(x, As(gate, x.dtype()), As(up, x.dtype()), As(down, x.dtype()),
+                                    activation),
+              x.dtype());
+  }
+  const Value gated = As(Project(x, gate), DType::kF32);
+  const Value active =
+      activation == xla::GateActivation::kSilu ? xla::Silu(gated) : GeluTanh(gated);
   return Project(As(active * As(Project(x, up), DType::kF32), x.dtype()), down);
 }
 
@@ -54,11 +64,24 @@ Value Project(Value x, Value weight) {
       xs)[0];
 }
 
-Value Project(Value x, Value weight, Value bias) {
-  return As(As(Project(x, weight), DType::kF32) + As(bias, DType::kF32), x.dtype());
+Values ProjectAll(Value x, std::initializer_list<Value> weights) {
+  Values out;
+  if (!xla::TakesHostProduct(x)) {
+    for (const Value& weight : weights) out.push_back(Project(x, weight));
+    return out;
+  }
+  for (const Value& weight : weights) out.push_back(As(weight, x.dtype()));
+  out = xla::HostProducts(x, out);
+  for (Value& product : out) product = As(product, x.dtype());
+  return out;
+}
+
+Value AddBias(Value projected, Value bias) {
+  return As(As(projected, DType::kF32) + As(bias, DType::kF32), projected.dtype());
 }
 
 Value RmsNorm(Value x_ND, Value weight_D, double eps) {
+  if (CanNormOnHost(x_ND)) return HostRmsNorm(x_ND, weight_D, eps);
   const Value x = As(x_ND, DType::kF32);
   const Value mean_N1 = xla::ReduceMean(x * x, {-1}, /*keep_dims=*/true);
   return As(x * xla::Rsqrt(mean_N1 + eps) * As(weight_D, DType::kF32), x_ND.dtype());
@@ -66,16 +89,16 @@ Value RmsNorm(Value x_ND, Value weight_D, double eps) {
 
 Value HeadRmsNorm(Value x, Value weight_H, double eps) {
   const int64_t dim = weight_H.dim(0);
-  const Value heads = xla::Reshape(x, {x.dim(0), x.dim(1) / dim, dim});
+  const Value heads = xla::Reshape(x, {x.dim(0) * x.dim(1) / dim, dim});
   return xla::Reshape(RmsNorm(heads, weight_H, eps), x.dims());
 }
 
 Value SwiGlu(Value x_ND, Value gate_FD, Value up_FD, Value down_DF) {
-  return Gated(x_ND, gate_FD, up_FD, down_DF, xla::Silu);
+  return Gated(x_ND, gate_FD, up_FD, down_DF, xla::GateActivation::kSilu);
 }
 
 Value GeGlu(Value x_ND, Value gate_FD, Value up_FD, Value down_DF) {
-  return Gated(x_ND, gate_FD, up_FD, down_DF, GeluTanh);
+  return Gated(x_ND, gate_FD, up_FD, down_DF, xla::GateActivation::kGeluTanh);
 }
 
 RopeTables MakeRopeTables(Value positions_N, const Rotation& rotation) {

@@ -12,6 +12,8 @@
 // weights) under bf16 activations.
 #pragma once
 
+#include <initializer_list>
+
 #include "forebay/models/rope.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/ops.h"
@@ -25,8 +27,10 @@ xla::Value As(xla::Value x, xla::DType dtype);
 // x [N, in] times weight [out, in] -> [N, out]. An f32 weight is rounded for the product with a
 // bf16 x; its gradient is not.
 xla::Value Project(xla::Value x, xla::Value weight);
-// The same plus a bias [out].
-xla::Value Project(xla::Value x, xla::Value weight, xla::Value bias);
+// The same x times each weight. On the CPU's decode steps they are one kernel.
+xla::Values ProjectAll(xla::Value x, std::initializer_list<xla::Value> weights);
+// Plus a bias [out].
+xla::Value AddBias(xla::Value projected, xla::Value bias);
 
 // x * weight / sqrt(mean(x^2) + eps), over the last axis.
 xla::Value RmsNorm(xla::Value x_ND, xla::Value weight_D, double eps);

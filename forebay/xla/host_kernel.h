@@ -44,10 +44,13 @@ class HostCall {
   // A number that CallHost was given; CHECKs that there is one of this name.
   double number(std::string_view name) const;
 
+  // How many threads ForEach may use at once, the calling one included.
+  int64_t threads() const;
   // fn(0), ..., fn(count - 1), spread over the program's own threads, this one included; blocks
   // until all have returned. Indices are handed out in rising order and a thread ends one before it
   // takes the next: fn(i) may wait for fn(j), j < i, and for no other. `fn` must not throw.
-  void ForEach(int64_t count, const std::function<void(int64_t)>& fn) const;
+  // Without memory the process ends.
+  void ForEach(int64_t count, const std::function<void(int64_t)>& fn) const noexcept;
 
  private:
   friend XLA_FFI_Error* RunHostKernel(Status (*function)(const HostCall&),

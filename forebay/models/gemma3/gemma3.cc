@@ -15,6 +15,7 @@
 namespace forebay::models {
 
 using xla::Value;
+using xla::Values;
 
 namespace {
 
@@ -43,11 +44,12 @@ Gemma3::Gemma3(const Gemma3Config& config)
 
 Value Gemma3::RunLayer(const LayerWeights& weights, Value x_ND, const AttendFn& attend) const {
   const Value normed = weights.Enter(Norm(x_ND, weights["input_layernorm.weight"]));
-  const Value query = Project(normed, weights["self_attn.q_proj.weight"]);
-  const Value key = Project(normed, weights["self_attn.k_proj.weight"]);
-  const Value attended = attend(HeadRmsNorm(query, weights["self_attn.q_norm.weight"] + 1, eps()),
-                                HeadRmsNorm(key, weights["self_attn.k_norm.weight"] + 1, eps()),
-                                Project(normed, weights["self_attn.v_proj.weight"]));
+  const Values qkv =
+      ProjectAll(normed, {weights["self_attn.q_proj.weight"], weights["self_attn.k_proj.weight"],
+                          weights["self_attn.v_proj.weight"]});
+  const Value attended =
+      attend(HeadRmsNorm(qkv[0], weights["self_attn.q_norm.weight"] + 1, eps()),
+             HeadRmsNorm(qkv[1], weights["self_attn.k_norm.weight"] + 1, eps()), qkv[2]);
   const Value mixed = weights.Leave(Project(attended, weights["self_attn.o_proj.weight"]));
   const Value middle = x_ND + Norm(mixed, weights["post_attention_layernorm.weight"]);
   const Value ready = weights.Enter(Norm(middle, weights["pre_feedforward_layernorm.weight"]));

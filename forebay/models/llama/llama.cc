@@ -12,6 +12,7 @@
 namespace forebay::models {
 
 using xla::Value;
+using xla::Values;
 
 Llama::Llama(const LlamaConfig& config)
     : Decoder({.map = {.config = config.base, .tensors = LlamaLayerTensors(config.base)},
@@ -21,9 +22,10 @@ Llama::Llama(const LlamaConfig& config)
 
 Value Llama::RunLayer(const LayerWeights& weights, Value x_ND, const AttendFn& attend) const {
   const Value normed = weights.Enter(Norm(x_ND, weights["input_layernorm.weight"]));
-  const Value attended = attend(Project(normed, weights["self_attn.q_proj.weight"]),
-                                Project(normed, weights["self_attn.k_proj.weight"]),
-                                Project(normed, weights["self_attn.v_proj.weight"]));
+  const Values qkv =
+      ProjectAll(normed, {weights["self_attn.q_proj.weight"], weights["self_attn.k_proj.weight"],
+                          weights["self_attn.v_proj.weight"]});
+  const Value attended = attend(qkv[0], qkv[1], qkv[2]);
   const Value middle = x_ND + weights.Leave(Project(attended, weights["self_attn.o_proj.weight"]));
   const Value ready = weights.Enter(Norm(middle, weights["post_attention_layernorm.weight"]));
   return middle +

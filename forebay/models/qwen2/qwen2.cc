@@ -15,6 +15,7 @@
 namespace forebay::models {
 
 using xla::Value;
+using xla::Values;
 
 Qwen2::Qwen2(const Qwen2Config& config)
     : Decoder({.map = {.config = config.base, .tensors = Qwen2LayerTensors(config)},
@@ -24,10 +25,12 @@ Qwen2::Qwen2(const Qwen2Config& config)
 
 Value Qwen2::RunLayer(const LayerWeights& weights, Value x_ND, const AttendFn& attend) const {
   const Value normed = weights.Enter(Norm(x_ND, weights["input_layernorm.weight"]));
-  const Value attended =
-      attend(Project(normed, weights["self_attn.q_proj.weight"], weights["self_attn.q_proj.bias"]),
-             Project(normed, weights["self_attn.k_proj.weight"], weights["self_attn.k_proj.bias"]),
-             Project(normed, weights["self_attn.v_proj.weight"], weights["self_attn.v_proj.bias"]));
+  const Values qkv =
+      ProjectAll(normed, {weights["self_attn.q_proj.weight"], weights["self_attn.k_proj.weight"],
+                          weights["self_attn.v_proj.weight"]});
+  const Value attended = attend(AddBias(qkv[0], weights["self_attn.q_proj.bias"]),
+                                AddBias(qkv[1], weights["self_attn.k_proj.bias"]),
+                                AddBias(qkv[2], weights["self_attn.v_proj.bias"]));
   const Value middle = x_ND + weights.Leave(Project(attended, weights["self_attn.o_proj.weight"]));
   const Value ready = weights.Enter(Norm(middle, weights["post_attention_layernorm.weight"]));
   return middle +

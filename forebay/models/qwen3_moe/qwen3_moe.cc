@@ -16,6 +16,7 @@
 namespace forebay::models {
 
 using xla::Value;
+using xla::Values;
 
 Qwen3Moe::Qwen3Moe(const Qwen3MoeConfig& config)
     : Decoder({.map = {.config = config.base, .tensors = Qwen3MoeLayerTensors(config)},
@@ -27,11 +28,12 @@ Qwen3Moe::Qwen3Moe(const Qwen3MoeConfig& config)
 
 Value Qwen3Moe::RunLayer(const LayerWeights& weights, Value x_ND, const AttendFn& attend) const {
   const Value normed = weights.Enter(Norm(x_ND, weights["input_layernorm.weight"]));
-  const Value query = Project(normed, weights["self_attn.q_proj.weight"]);
-  const Value key = Project(normed, weights["self_attn.k_proj.weight"]);
-  const Value attended = attend(HeadRmsNorm(query, weights["self_attn.q_norm.weight"], eps()),
-                                HeadRmsNorm(key, weights["self_attn.k_norm.weight"], eps()),
-                                Project(normed, weights["self_attn.v_proj.weight"]));
+  const Values qkv =
+      ProjectAll(normed, {weights["self_attn.q_proj.weight"], weights["self_attn.k_proj.weight"],
+                          weights["self_attn.v_proj.weight"]});
+  const Value attended =
+      attend(HeadRmsNorm(qkv[0], weights["self_attn.q_norm.weight"], eps()),
+             HeadRmsNorm(qkv[1], weights["self_attn.k_norm.weight"], eps()), qkv[2]);
   const Value middle = x_ND + weights.Leave(Project(attended, weights["self_attn.o_proj.weight"]));
   const Value ready = weights.Enter(Norm(middle, weights["post_attention_layernorm.weight"]));
   const Routing routing = Route(ready, weights["mlp.gate.weight"], experts_per_token_, normalize_);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,10 +39,21 @@ std::string LayoutText(std::span<const Shape> shapes) {
   return out;
 }
 
+std::string AliasesText(std::span<const HostCallOptions::InPlace> in_place, size_t results) {
+  std::string out;
+  for (const auto& [operand, result] : in_place) {
+    out += fmt::format(
+        "{}#stablehlo.output_operand_alias<output_tuple_indices = [{}], operand_index = {}, "
+        "operand_tuple_indices = []>",
+        out.empty() ? "" : ", ", results == 1 ? "" : std::to_string(result), operand);
+  }
+  return out;
+}
+
 class HostCallPrimitive final : public Primitive {
  public:
-  HostCallPrimitive(HostKernel kernel, std::map<std::string, double> numbers)
-      : kernel_(std::move(kernel)), numbers_(std::move(numbers)) {}
+  HostCallPrimitive(HostKernel kernel, const HostCallOptions& options)
+      : kernel_(std::move(kernel)), numbers_(options.numbers), in_place_(options.in_place) {}
   std::string_view name() const override { return "CallHost"; }
 
   void Emit(const Node& node, Emitter& out) const override {
@@ -52,9 +64,11 @@ class HostCallPrimitive final : public Primitive {
     const std::vector<Shape> operands = Emitter::OperandShapes(node);
     const std::vector<std::string> names = out.DefineMany(
         fmt::format("stablehlo.custom_call @{}({}) {{api_version = 4 : i32, backend_config = {{{}}}"
-                    ", operand_layouts = [{}], result_layouts = [{}]}} : ({}) -> ({})",
+                    ", operand_layouts = [{}], result_layouts = [{}]"
+                    ", output_operand_aliases = [{}]}} : ({}) -> ({})",
                     kernel_.name, out.OperandNames(node), numbers, LayoutText(operands),
-                    LayoutText(node.outputs), TypesText(operands), TypesText(node.outputs)),
+                    LayoutText(node.outputs), AliasesText(in_place_, node.outputs.size()),
+                    TypesText(operands), TypesText(node.outputs)),
         static_cast<int>(node.outputs.size()));
     for (size_t i = 0; i < names.size(); ++i) out.SetName(node, static_cast<int>(i), names[i]);
     out.UseKernel(kernel_);
@@ -63,7 +77,21 @@ class HostCallPrimitive final : public Primitive {
  private:
   HostKernel kernel_;
   std::map<std::string, double> numbers_;
+  std::vector<HostCallOptions::InPlace> in_place_;
 };
+
+// One operand and one result each, alike.
+bool Fit(std::span<const HostCallOptions::InPlace> in_place, std::span<const Value> xs,
+         std::span<const Shape> results) {
+  std::set<int> operands, outputs;
+  return std::ranges::all_of(in_place, [&](const HostCallOptions::InPlace& pair) {
+    return pair.operand >= 0 && static_cast<size_t>(pair.operand) < xs.size() && pair.result >= 0 &&
+           static_cast<size_t>(pair.result) < results.size() &&
+           operands.insert(pair.operand).second && outputs.insert(pair.result).second &&
+           xs[static_cast<size_t>(pair.operand)].shape() ==
+               results[static_cast<size_t>(pair.result)];
+  });
+}
 
 bool IsIdentifier(std::string_view name) {
   return !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
@@ -99,7 +127,10 @@ Values CallHost(const HostKernel& kernel, std::span<const Value> xs,
     if (IsIdentifier(name) && std::isfinite(value)) continue;
     return fail(fmt::format("no number to pass on: '{}' = {}", name, value));
   }
-  return AddNode(in.graph(), std::make_shared<HostCallPrimitive>(kernel, options.numbers),
+  if (!Fit(options.in_place, xs, options.results)) {
+    return fail("each result in place lies in one operand of its shape, each operand in one place");
+  }
+  return AddNode(in.graph(), std::make_shared<HostCallPrimitive>(kernel, options),
                  Values(xs.begin(), xs.end()), options.results);
 }
 

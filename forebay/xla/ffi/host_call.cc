@@ -115,15 +115,6 @@ void Help(void* data) {
   job.idle.notify_one();
 }
 
-int64_t PoolThreads(const XLA_FFI_CallFrame& frame) {
-  int64_t threads = 0;
-  XLA_FFI_ThreadPool_NumThreads_Args args = {};
-  args.struct_size = XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE;
-  args.ctx = frame.ctx;
-  args.num_threads = &threads;
-  return Succeeded(*frame.api, frame.api->XLA_FFI_ThreadPool_NumThreads(&args)) ? threads : 1;
-}
-
 }  // namespace
 
 double HostCall::number(std::string_view name) const {
@@ -139,11 +130,21 @@ double HostCall::number(std::string_view name) const {
   FB_CHECK(false, fmt::format("CallHost passed no number '{}'", name));
 }
 
-void HostCall::ForEach(int64_t count, const std::function<void(int64_t)>& fn) const {
+int64_t HostCall::threads() const {
+  int64_t threads = 0;
+  XLA_FFI_ThreadPool_NumThreads_Args args = {};
+  args.struct_size = XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE;
+  args.ctx = frame_->ctx;
+  args.num_threads = &threads;
+  return Succeeded(*frame_->api, frame_->api->XLA_FFI_ThreadPool_NumThreads(&args)) ? threads : 1;
+}
+
+// A throw between two helpers would leave the first with a job that is gone.
+void HostCall::ForEach(int64_t count, const std::function<void(int64_t)>& fn) const noexcept {
   const auto job = std::make_shared<Job>();
   job->fn = &fn;
   job->count = count;
-  const int64_t helpers = std::min(PoolThreads(*frame_), count) - 1;
+  const int64_t helpers = std::min(threads(), count) - 1;
   for (int64_t i = 0; i < helpers; ++i) {
     auto held = std::make_unique<std::shared_ptr<Job>>(job);
     XLA_FFI_ThreadPool_Schedule_Args args = {};

@@ -58,6 +58,15 @@ Status Chain(const HostCall& call) {
   return OkStatus();
 }
 
+// The second operand with its first element replaced by the first operand's, in place; and what was
+// there.
+Status Replace(const HostCall& call) {
+  auto* y = call.results()[1].as<float>();
+  *call.results()[0].as<float>() = y[0];
+  y[0] = *call.operands()[0].as<float>();
+  return OkStatus();
+}
+
 const HostKernel& MultiplyKernel() {
   static const HostKernel kernel = MakeHostKernel<Multiply>("test_multiply");
   return kernel;
@@ -148,6 +157,25 @@ TEST(HostKernel, AnIndexMayWaitForLowerOnes) {
   }
 }
 
+TEST(HostKernel, WritesInPlaceAndLeavesWhatIsUsedLater) {
+  static const HostKernel kernel = MakeHostKernel<Replace>("test_replace");
+  const auto out = RunFn(
+      [](std::span<const Value> x) {
+        const Shape one{DType::kF32, {1}};
+        const HostCallOptions options{.results = {one, x[1].shape()}, .in_place = {{1, 1}}};
+        const Values first = CallHost(kernel, x, options);
+        const Value more[] = {x[0] * 2.0, first[1]};
+        const Values second = CallHost(kernel, more, options);
+        // The operand of the first call lives on; that of the second does not.
+        return Values{first[0], second[0], second[1], x[1] * 3.0};
+      },
+      {{{DType::kF32, {1}}, {7}}, {{DType::kF32, {3}}, {1, 2, 3}}});
+  EXPECT_THAT(out[0], ElementsAre(1));
+  EXPECT_THAT(out[1], ElementsAre(7));
+  EXPECT_THAT(out[2], ElementsAre(14, 2, 3));
+  EXPECT_THAT(out[3], ElementsAre(3, 6, 9));
+}
+
 TEST(HostKernel, TraceErrorsNameTheKernel) {
   const auto error = [](const HostKernel& kernel, const Shape& shape,
                         const HostCallOptions& options) {
@@ -165,6 +193,14 @@ TEST(HostKernel, TraceErrorsNameTheKernel) {
               HasSubstr("a name of letters, digits and _"));
   EXPECT_THAT(error(MultiplyKernel(), vector, {.results = {vector}, .numbers = {{"1x", 1}}}),
               HasSubstr("no number to pass on: '1x'"));
+  for (const std::vector<HostCallOptions::InPlace>& wrong :
+       {std::vector<HostCallOptions::InPlace>{{0, 1}}, {{1, 0}}, {{-1, 0}}, {{0, 0}, {0, 0}}}) {
+    EXPECT_THAT(error(MultiplyKernel(), vector, {.results = {vector}, .in_place = wrong}),
+                HasSubstr("each result in place lies in one operand of its shape"));
+  }
+  EXPECT_THAT(
+      error(MultiplyKernel(), vector, {.results = {{DType::kF32, {4}}}, .in_place = {{0, 0}}}),
+      HasSubstr("each result in place"));
 }
 
 TEST(HostKernel, HasNoGradientOfItsOwn) {

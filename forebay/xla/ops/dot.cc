@@ -9,9 +9,8 @@
 #include <string_view>
 #include <utility>
 
-#include "forebay/xla/custom_call.h"
-#include "forebay/xla/ffi/few_rows.h"
 #include "forebay/xla/graph.h"
+#include "forebay/xla/host_product.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/ops/node.h"
 #include "forebay/xla/shape.h"
@@ -163,13 +162,11 @@ bool SizesAgree(const Value& lhs, const Dims& l, const Value& rhs, const Dims& r
   return true;
 }
 
-// Whether this product is to be a host kernel (xla/host_product.h): rows [m, k] by [n, k].
-bool OnHost(const Operands& in, const Value& lhs, const Value& rhs, const DotDims& dims) {
+// Whether this product is to be a host kernel: rows [m, k] by [n, k].
+bool OnHost(const Value& lhs, const Value& rhs, const DotDims& dims) {
   const Dims last = {1};
-  return lhs.shape().rank() == 2 && rhs.shape().rank() == 2 && dims.lhs_contract == last &&
-         dims.rhs_contract == last && dims.lhs_batch.empty() &&
-         lhs.dims()[0] <= in.graph().impl().host_product_rows &&
-         (lhs.dtype() == DType::kF32 || lhs.dtype() == DType::kBF16);
+  return rhs.shape().rank() == 2 && dims.lhs_contract == last && dims.rhs_contract == last &&
+         dims.lhs_batch.empty() && TakesHostProduct(lhs);
 }
 
 }  // namespace
@@ -206,10 +203,9 @@ Value DotGeneral(Value lhs, Value rhs, const DotDims& asked, std::optional<DType
   append(lhs, dims.lhs_batch);
   append(lhs, FreeAxes(lhs_rank, dims.lhs_batch, dims.lhs_contract));
   append(rhs, FreeAxes(rhs_rank, dims.rhs_batch, dims.rhs_contract));
-  if (OnHost(in, lhs, rhs, dims)) {
-    const Value xs[] = {lhs, rhs};
-    const Value product =
-        CallHost(ffi::FewRowsKernel(), xs, {.results = {{DType::kF32, shape.dims}}})[0];
+  if (OnHost(lhs, rhs, dims)) {
+    const Value weight[] = {rhs};
+    const Value product = HostProducts(lhs, weight)[0];
     return shape.dtype == DType::kF32 ? product : Convert(product, shape.dtype);
   }
   return AddOne(in.graph(), std::make_shared<DotPrimitive>(std::move(dims)), {lhs, rhs},
