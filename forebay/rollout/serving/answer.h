@@ -41,7 +41,7 @@ class Answer {
   // The tokenizer must outlive it.
   Answer(const tokenizer::Tokenizer& tokenizer, const Options& options);
 
-  // kInvalidArgument: a token that the tokenizer does not know.
+  // kInvalidArgument: tokens that cannot be decoded.
   Status Feed(SampledToken token);
   // The engine's answer is complete; tokens that were not fed are taken from it.
   Status Finish(const GenerateResult& result);

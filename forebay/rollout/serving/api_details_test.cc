@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,6 +15,7 @@
 #include "forebay/rollout/engine.h"
 #include "forebay/rollout/serving/openai_server_testing.h"
 #include "forebay/rollout/serving/serving_testing.h"
+#include "forebay/weights/tiny_model.h"
 
 namespace forebay::rollout::serving {
 namespace {
@@ -152,6 +154,40 @@ TEST_F(ApiDetailsTest, LogprobsOfAStreamAreThoseOfTheWholeAnswer) {
   for (const char* key : {"tokens", "token_logprobs", "top_logprobs", "text_offset"}) {
     EXPECT_EQ(joined(chunks, key), legacy[key]) << key;
   }
+}
+
+// Models have more rows of logits than their tokenizers have tokens.
+TEST_F(ApiDetailsTest, ATokenWithoutATextIsNoReasonToEnd) {
+  const int32_t unknown = static_cast<int32_t>(bench_.tokenizer->vocab_size()) + 3;
+  bench_.engine->say_tokens = [&](const GenerateRequest&) {
+    return std::vector<int32_t>{'H', unknown, 'i', weights::kTinyEnd};
+  };
+  for (const bool stream : {false, true}) {
+    const Json ask = Ask({{"logprobs", true}, {"top_logprobs", 20}, {"return_token_ids", true}});
+    if (stream) {
+      std::string text;
+      for (const Json& chunk : Chunks(kChat, ask)) {
+        text += chunk["choices"][0]["delta"].value("content", "");
+      }
+      EXPECT_EQ(text, "Hi");
+      continue;
+    }
+    const Json choice = Parsed(bench_.Post(kChat, ask))["choices"][0];
+    EXPECT_EQ(choice["message"]["content"], "Hi");
+    EXPECT_EQ(choice["token_ids"][1], unknown);
+    EXPECT_EQ(choice["logprobs"]["content"][1]["token"], "");
+  }
+  const Json legacy = Parsed(bench_.Post(kCompletions, {{"prompt", "p"}, {"logprobs", 20}}));
+  EXPECT_EQ(legacy["choices"][0]["logprobs"]["tokens"][1], "");
+}
+
+TEST_F(ApiDetailsTest, ATemperatureNextToNothingIsGreedy) {
+  for (const double temperature : {0.0, 2e-38, 1e-6, 0.00099}) {
+    bench_.Post(kChat, Ask({{"temperature", temperature}}));
+    EXPECT_EQ(bench_.engine->requests.back().temperature, 0);
+  }
+  bench_.Post(kChat, Ask({{"temperature", 0.001}}));
+  EXPECT_EQ(bench_.engine->requests.back().temperature, 0.001);
 }
 
 TEST_F(ApiDetailsTest, WhatDoesNotChangeTheAnswerIsIgnored) {

@@ -27,6 +27,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kTokensMax = size_t{4} << 20;  // of a prompt; the engine's context is smaller
 constexpr double kPenaltyMax = 1e6;
+constexpr double kTemperatureMin = 1e-3;
 
 void ReadStops(FieldReader& fields, GenerateRequest* out) {
   const Json* stop = fields.Get("stop");
@@ -77,6 +78,8 @@ void ReadLogitBias(FieldReader& fields, GenerateRequest* out) {
 void ReadSampling(FieldReader& fields, ApiRequest* out) {
   GenerateRequest& s = out->sampling;
   s.temperature = fields.Number("temperature", 0, 100).value_or(1.0);
+  // Who asks for so little means greedy; logits divided by less overflow.
+  if (s.temperature < kTemperatureMin) s.temperature = 0;
   s.top_p = fields.Number("top_p", 0, 1).value_or(1.0);
   if (s.top_p == 0) fields.Fail("top_p", "'top_p' must be more than 0");
   // -1 is how some clients say: all.

@@ -112,7 +112,7 @@ std::optional<ApiError> Call::Prepare(const std::string& body, TimePoint deadlin
   if (hooks.adjust) {
     if (auto error = hooks.adjust(&request_)) return error;
   }
-  if (auto error = hooks.prompts ? hooks.prompts(request_, &prompts_)
+  if (auto error = hooks.prompts ? hooks.prompts(&request_, &prompts_)
                                  : MakePrompts(model, request_, &prompts_)) {
     return error;
   }

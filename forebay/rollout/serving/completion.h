@@ -27,9 +27,8 @@ namespace forebay::rollout::serving {
 struct CompletionHooks {
   // Changes the request, or refuses it.
   std::function<std::optional<ApiError>(ApiRequest*)> adjust;
-  // The prompts' tokens instead of MakePrompts.
-  std::function<std::optional<ApiError>(const ApiRequest&, std::vector<std::vector<int32_t>>*)>
-      prompts;
+  // The prompts' tokens instead of MakePrompts; may lower the request's new_tokens_max.
+  std::function<std::optional<ApiError>(ApiRequest*, std::vector<std::vector<int32_t>>*)> prompts;
   // On the loop: the engine works on it now; the argument cancels that, until Complete has
   // returned.
   std::function<void(std::function<void()> cancel)> running;

@@ -199,6 +199,12 @@ std::optional<ApiError> EpisodeRecord::Prompts(const ApiRequest& request,
   return std::nullopt;
 }
 
+int64_t EpisodeRecord::Growth(const RecordedPrompt& prompt, int64_t choices) const {
+  const bool goes_on = prompt.parent >= 0 && !calls_[static_cast<size_t>(prompt.parent)].has_child;
+  return choices * static_cast<int64_t>(prompt.ids.size()) -
+         (goes_on ? static_cast<int64_t>(prompt.ids.size() - prompt.given) : 0);
+}
+
 void EpisodeRecord::AddEnvironmentTime(int64_t us) {
   if (!calls_.empty()) calls_.back().environment_us += us;
 }

@@ -51,6 +51,10 @@ class EpisodeRecord {
   void Add(const RecordedPrompt& prompt, const GenerateResult& result, const Answer& answer,
            std::string tool);
 
+  // How many tokens the prompt adds to the trajectory, each of `choices` answers apart: the first
+  // goes on in its parent's branch if nothing has done so yet, every other one is a branch.
+  int64_t Growth(const RecordedPrompt& prompt, int64_t choices) const;
+
   size_t calls() const { return calls_.size(); }
   int64_t sampled_tokens() const { return sampled_tokens_; }
   // Of all branches together, as they stand in the trajectory.

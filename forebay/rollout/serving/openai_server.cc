@@ -4,10 +4,10 @@
 #include <fmt/core.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,23 +37,15 @@ class Server final : public OpenAiServer {
       : loop_(loop), model_(model), options_(options), ids_(options.seed) {}
 
   Status Listen() {
-    HttpServerOptions http;
-    http.listen = options_.listen;
-    http.certificate_file = options_.certificate_file;
-    http.key_file = options_.key_file;
-    http.allowed_hosts = options_.allowed_hosts;
+    std::function<bool(const HttpRequest&)> authorize;
     if (!options_.token.empty()) {
-      http.authorize = [this](const HttpRequest& request) {
-        return request.path() == "/health" || SecretsEqual(request.bearer(), options_.token);
+      authorize = [this](const HttpRequest& request) {
+        return SecretsEqual(request.bearer(), options_.token);
       };
     }
-    http.error_content_type = "application/json";
-    http.error_body = [](int status, std::string_view message) {
-      ApiError error = serving::HttpError(status, message);
-      if (status == 403) error.message += "; 'forebay serve --allowed-host NAME' allows a name";
-      // short: a message.
-      return serving::ErrorJson(error);
-    };
+    HttpServerOptions http = serving::HttpOptions(options_.listen, options_.certificate_file,
+                                                  options_.key_file, std::move(authorize));
+    http.allowed_hosts = options_.allowed_hosts;
     FB_ASSIGN_OR_RETURN(
         http_, HttpServer::Start(loop_, std::move(http),
                                  [this](HttpExchange& exchange) { return Handle(exchange); }));

@@ -88,20 +88,31 @@ std::optional<ApiError> RecordedEpisode::Begin(ApiRequest* request, int64_t envi
   return std::nullopt;
 }
 
-std::optional<ApiError> RecordedEpisode::Prompts(const ApiRequest& request,
-                                                 std::vector<RecordedPrompt>* out) {
+std::optional<ApiError> RecordedEpisode::Prompts(ApiRequest* request,
+                                                 std::vector<RecordedPrompt>* out,
+                                                 int64_t* reserved) {
   const MutexLock lock(mutex_);
-  if (auto error = record_.Prompts(request, out)) return error;
-  // What these calls can add at most.
-  int64_t tokens = record_.tokens();
-  for (const RecordedPrompt& prompt : *out) {
-    tokens += request.n * static_cast<int64_t>(prompt.ids.size());
+  if (auto error = record_.Prompts(*request, out)) return error;
+  int64_t growth = 0;
+  for (const RecordedPrompt& prompt : *out) growth += record_.Growth(prompt, request->n);
+  const int64_t answers = request->n * static_cast<int64_t>(out->size());
+  const int64_t left = options_.tokens_max - record_.tokens() - reserved_ - growth;
+  if (left < answers) {
+    out_of_tokens_ = true;
+    return ApiError{
+        .message = fmt::format("this episode has used up its {} tokens", options_.tokens_max),
+        .code = "episode_over"};
   }
-  if (tokens < options_.tokens_max) return std::nullopt;
-  out_of_tokens_ = true;
-  return ApiError{
-      .message = fmt::format("this episode has used up its {} tokens", options_.tokens_max),
-      .code = "episode_over"};
+  int32_t& most = request->sampling.new_tokens_max;
+  most = static_cast<int32_t>(std::min<int64_t>(most, left / answers));
+  *reserved = growth + answers * most;
+  reserved_ += *reserved;
+  return std::nullopt;
+}
+
+void RecordedEpisode::Release(int64_t reserved) {
+  const MutexLock lock(mutex_);
+  reserved_ -= reserved;
 }
 
 void RecordedEpisode::Add(const std::vector<std::string>& tools, const RecordedPrompt& prompt,
@@ -121,6 +132,10 @@ void RecordedEpisode::Fail(const Status& status) {
 
 std::optional<std::string> RecordedEpisode::PostReward(std::string_view body, ApiError* error) {
   const MutexLock lock(mutex_);
+  if (closed_) {
+    *error = HttpError(401, "the episode of this key has ended");
+    return std::nullopt;
+  }
   const std::string wrong = ReadRewards(body, &rewards_);
   if (!wrong.empty()) {
     *error = {.message = wrong, .param = "reward"};

@@ -39,12 +39,15 @@ class RecordedEpisode {
   // A call begins: the run's sampling in place of the request's, or why it is refused.
   // `environment_us` is how long the harness worked since its newest call was answered.
   std::optional<ApiError> Begin(ApiRequest* request, int64_t environment_us);
-  // Its prompts, as they go on from what was recorded.
-  std::optional<ApiError> Prompts(const ApiRequest& request, std::vector<RecordedPrompt>* out);
+  // Its prompts, as they go on from what was recorded, with no more new tokens for each answer than
+  // are left of the episode's. All of that is kept for the call: `reserved` is for it to Release.
+  std::optional<ApiError> Prompts(ApiRequest* request, std::vector<RecordedPrompt>* out,
+                                  int64_t* reserved);
   // A choice of it is complete; `tools`: what its request declared. Nothing is recorded after
   // Close.
   void Add(const std::vector<std::string>& tools, const RecordedPrompt& prompt,
            const GenerateResult& result, const Answer& answer);
+  void Release(int64_t reserved);
   // The engine failed.
   void Fail(const Status& status);
 
@@ -67,6 +70,7 @@ class RecordedEpisode {
   EpisodeRecord record_ FB_GUARDED_BY(mutex_);
   std::map<std::string, double> rewards_ FB_GUARDED_BY(mutex_);
   int64_t calls_ FB_GUARDED_BY(mutex_) = 0;
+  int64_t reserved_ FB_GUARDED_BY(mutex_) = 0;  // tokens that calls which run may add
   bool out_of_tokens_ FB_GUARDED_BY(mutex_) = false;
   bool out_of_calls_ FB_GUARDED_BY(mutex_) = false;
   bool closed_ FB_GUARDED_BY(mutex_) = false;

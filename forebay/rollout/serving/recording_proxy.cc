@@ -85,18 +85,9 @@ class Proxy final : public RecordingProxy {
         ids_(Now().time_since_epoch().count()) {}
 
   Status Listen() {
-    HttpServerOptions http;
-    http.listen = options_.listen;
-    http.certificate_file = options_.certificate_file;
-    http.key_file = options_.key_file;
-    http.authorize = [this](const HttpRequest& request) {
-      return request.path() == "/health" || Knows(request);
-    };
-    http.error_content_type = "application/json";
-    http.error_body = [](int status, std::string_view message) {
-      // short: a message.
-      return serving::ErrorJson(serving::HttpError(status, message));
-    };
+    HttpServerOptions http =
+        serving::HttpOptions(options_.listen, options_.certificate_file, options_.key_file,
+                             [this](const HttpRequest& request) { return Knows(request); });
     FB_ASSIGN_OR_RETURN(
         http_, HttpServer::Start(loop_, std::move(http),
                                  [this](HttpExchange& exchange) { return Handle(exchange); }));
@@ -222,11 +213,13 @@ class Proxy final : public RecordingProxy {
       // on a worker: as CompletionHooks says.
       return episode->Begin(asked, idle_us);
     };
-    hooks.prompts = [&](const ApiRequest& asked, std::vector<std::vector<int32_t>>* out) {
-      tools = asked.tool_names;
+    int64_t reserved = 0, unfinished = 0;  // tokens, answers
+    hooks.prompts = [&](ApiRequest* asked, std::vector<std::vector<int32_t>>* out) {
+      tools = asked->tool_names;
       plain_tools = !tools.empty() && !KnowsTools(model_);
       // on a worker: as above.
-      auto error = episode->Prompts(asked, &prompts);
+      auto error = episode->Prompts(asked, &prompts, &reserved);
+      unfinished = asked->n * static_cast<int64_t>(prompts.size());
       for (const RecordedPrompt& prompt : prompts) out->push_back(prompt.ids);
       return error;
     };
@@ -234,6 +227,8 @@ class Proxy final : public RecordingProxy {
                          const serving::Answer& answer) {
       // on a worker: as above.
       episode->Add(tools, prompts[prompt], result, answer);
+      // Before the client knows: its next call has what is left.
+      if (--unfinished == 0) episode->Release(std::exchange(reserved, 0));
     };
     hooks.failed = [&](const Status& status) { episode->Fail(status); };
     hooks.running = [&](std::function<void()> cancel) {
@@ -250,6 +245,13 @@ class Proxy final : public RecordingProxy {
                                        .hooks = &hooks};
     Task<CompletionEnd> completing = serving::Complete(deps, exchange, kind);
     const CompletionEnd end = co_await std::move(completing);
+    if (reserved > 0) {
+      Task<bool> releasing = Offload(&loop_, workers_, [&] {
+        episode->Release(reserved);
+        return true;
+      });
+      co_await std::move(releasing);
+    }
     if (!end.error.empty()) {
       session->last_refusal = Refusal(exchange.request(), end.status, end.error);
     }

@@ -369,6 +369,45 @@ TEST_F(RecordingProxyTest, AnEpisodesBudgetEndsIt) {
   EXPECT_EQ(t.loss_tokens(), 7);
 }
 
+// However much a call asks for, the branches of an episode stay within its tokens.
+TEST_F(RecordingProxyTest, AnAnswerHasWhatIsLeftOfTheEpisodesTokens) {
+  bench_.engine->say = [](const GenerateRequest& request) {
+    return std::string(static_cast<size_t>(request.new_tokens_max), 'x');
+  };
+  constexpr int64_t kTokensMax = 200;
+  Open({.new_tokens_per_call_max = 1000, .tokens_max = kTokensMax});
+  const std::vector<Json> messages = {Message("user", "x")};
+  const HttpResponse four = bench_.Post(kChat, {{"messages", messages}, {"n", 4}});
+  EXPECT_EQ(four.status, 200) << four.body;
+  const auto prompt = static_cast<int64_t>(bench_.engine->requests[0].prompt.size());
+  EXPECT_EQ(bench_.engine->requests[0].new_tokens_max, (kTokensMax - 4 * prompt) / 4);
+  EXPECT_EQ(bench_.Post(kChat, {{"messages", messages}}).status, 400);
+  PostReward(1);
+  Trajectory t = Close();
+  EXPECT_EQ(t.outcome, Outcome::kTruncatedTokens);
+  EXPECT_LE(static_cast<int64_t>(t.tokens.size()), kTokensMax);
+
+  // A conversation that goes on counts each token once; what failed gives back what it had.
+  bench_.engine->say = [](const GenerateRequest&) { return std::string(20, 'y'); };
+  bench_.engine->requests.clear();
+  Open({.new_tokens_per_call_max = 30, .tokens_max = kTokensMax});
+  bench_.engine->fails = ResourceExhausted("full");
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(bench_.Post(kChat, {{"messages", messages}}).status, 429);
+  }
+  bench_.engine->fails = OkStatus();
+  std::vector<Json> conversation = messages;
+  for (int i = 0; i < 3; ++i) {
+    conversation.push_back(Ask(conversation));
+    conversation.push_back(Message("user", "x"));
+  }
+  EXPECT_EQ(bench_.engine->requests.back().new_tokens_max, 30);
+  PostReward(1);
+  t = Close();
+  EXPECT_EQ(t.outcome, Outcome::kDone);
+  EXPECT_EQ(t.loss_tokens(), 3 * 21);
+}
+
 // The harness's own time is the environment's, named by the tool that was asked for.
 TEST_F(RecordingProxyTest, TheTimeBetweenCallsIsTheTools) {
   bench_.engine->say = [&](const GenerateRequest&) {

@@ -86,8 +86,11 @@ Json ResponseWriter::Frame(bool chunk) const {
 }
 
 std::string ResponseWriter::TokenText(int32_t token) const {
+  // Models have more rows of logits than their tokenizers have tokens.
+  if (token < 0 || token >= tokenizer_.vocab_size()) return {};
   const std::array<int32_t, 1> ids = {token};
-  return tokenizer_.Decode(ids, /*skip_special=*/false).value();
+  const Result<std::string> text = tokenizer_.Decode(ids, /*skip_special=*/false);
+  return text.ok() ? *text : std::string();
 }
 
 Json ResponseWriter::Entry(int32_t token, float logprob) const {

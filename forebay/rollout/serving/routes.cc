@@ -5,11 +5,13 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "forebay/base/http.h"
 #include "forebay/base/http_server.h"
@@ -41,6 +43,28 @@ constexpr std::array kPaths = {
 };
 
 }  // namespace
+
+HttpServerOptions HttpOptions(std::vector<std::string> listen, std::string certificate_file,
+                              std::string key_file,
+                              std::function<bool(const HttpRequest&)> authorize) {
+  HttpServerOptions out;
+  out.listen = std::move(listen);
+  out.certificate_file = std::move(certificate_file);
+  out.key_file = std::move(key_file);
+  if (authorize) {
+    out.authorize = [authorize = std::move(authorize)](const HttpRequest& request) {
+      return request.path() == "/health" || authorize(request);
+    };
+  }
+  out.error_content_type = "application/json";
+  out.error_body = [](int status, std::string_view message) {
+    ApiError error = HttpError(status, message);
+    if (status == 403) error.message += "; 'forebay serve --allowed-host NAME' allows a name";
+    // short: a message.
+    return ErrorJson(error);
+  };
+  return out;
+}
 
 std::optional<Route> FindRoute(const HttpRequest& request, ApiError* error) {
   std::string_view path = request.path();

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "forebay/base/http.h"
 #include "forebay/base/http_server.h"
@@ -22,6 +23,12 @@ struct Route {
   ApiKind api = ApiKind::kChat;  // kGenerate
   std::string model;             // kModels: one model's name, or "" for the list
 };
+
+// Listening there, with errors as JSON. GET /health needs no key where `authorize`, which may be
+// null, asks for one.
+HttpServerOptions HttpOptions(std::vector<std::string> listen, std::string certificate_file,
+                              std::string key_file,
+                              std::function<bool(const HttpRequest&)> authorize);
 
 // Where a request goes; nullopt fills `error` (404, 405).
 std::optional<Route> FindRoute(const HttpRequest& request, ApiError* error);

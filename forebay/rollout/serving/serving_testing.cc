@@ -57,15 +57,16 @@ void SayingEngine::Step(uint64_t id) {
   TokenEvent event{
       .request = id, .index = i, .token = token, .logprob = logprob, .policy_version = version};
   for (int32_t k = 0; k < r.request.top_logprobs; ++k) {
-    event.top_logprobs.push_back(
-        {.token = (token + k) % 256, .logprob = logprob - static_cast<float>(k)});
+    event.top_logprobs.push_back({.token = token + k < 256 ? token + k : token + k + 1000,
+                                  .logprob = logprob - static_cast<float>(k)});
   }
   r.result.tokens.push_back(token);
   r.result.logprobs.push_back(logprob);
   if (r.request.top_logprobs > 0) r.result.top_logprobs.push_back(event.top_logprobs);
   r.result.versions = {{.policy_version = version, .tokens = static_cast<int32_t>(i + 1)}};
   if (r.request.on_token) r.request.on_token(event);
-  r.text += tokenizer_.Decode(std::vector<int32_t>{token}, true).value();
+  const Result<std::string> text = tokenizer_.Decode(std::vector<int32_t>{token}, true);
+  if (text.ok()) r.text += *text;  // models have more tokens than tokenizers
   for (const std::string& stop : r.request.stop_strings) {
     if (r.text.find(stop) == std::string::npos) continue;
     r.result.stop_string = stop;

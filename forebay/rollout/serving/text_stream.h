@@ -19,19 +19,23 @@ class TextStream {
              bool skip_special)
       : tokenizer_(tokenizer), stops_(std::move(stops)), skip_special_(skip_special) {}
 
-  // kInvalidArgument for an id that is no token.
+  // An id that the tokenizer does not know (models have more rows than tokenizers have tokens) has
+  // no text.
   Result<std::string> Feed(int32_t token);
   // What was held back.
   Result<std::string> Finish();
 
  private:
   std::string Release(const std::string& text, bool final);
+  // The text of the first `tokens` of ids_ is out.
+  Status Advance(size_t tokens);
 
   const tokenizer::Tokenizer& tokenizer_;
   const std::vector<std::string> stops_;
   const bool skip_special_;
-  // The last tokens: some decoders look at the token before (a space at the start of a text goes),
-  // so those before `read_` stay until the next text is out. Their text is `shown_`.
+  // The last tokens, a bounded number: some decoders look at the token before (a space at the start
+  // of a text goes), so those before `read_` stay until the next text is out. Their text is
+  // `shown_`.
   std::vector<int32_t> ids_;
   size_t read_ = 0;
   std::string shown_;
