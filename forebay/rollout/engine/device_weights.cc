@@ -2,20 +2,25 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "forebay/base/clock.h"
+#include "forebay/base/huge_pages.h"
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/models/model.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/client.h"
 #include "forebay/xla/shape.h"
+#include "forebay/xla/shared_host.h"
 
 namespace forebay::rollout {
 namespace {
@@ -27,6 +32,34 @@ bool Finite(const weights::HostTensor& tensor) {
   for (const uint32_t bits : tensor.as<uint32_t>()) bad |= (bits & kExponent) == kExponent ? 1 : 0;
   return bad == 0;
 }
+
+// Large pages that tensors are copied into, one behind the other.
+class Arena {
+ public:
+  static constexpr size_t kAlignment = 64;
+
+  static Result<Arena> Create(const std::vector<models::ParamSpec>& specs, xla::DType dtype) {
+    size_t bytes = 0;
+    for (const models::ParamSpec& spec : specs) {
+      bytes += Rounded(static_cast<size_t>(xla::Shape{dtype, spec.shape.dims}.bytes()));
+    }
+    Arena arena;
+    FB_ASSIGN_OR_RETURN(arena.memory_, AllocateHugePages(bytes));
+    return arena;
+  }
+  std::span<const std::byte> Copy(std::span<const std::byte> bytes) {
+    std::byte* to = memory_.get() + used_;
+    std::memcpy(to, bytes.data(), bytes.size());
+    used_ += Rounded(bytes.size());
+    return {to, bytes.size()};
+  }
+  const std::shared_ptr<std::byte>& memory() const { return memory_; }
+
+ private:
+  static size_t Rounded(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+  std::shared_ptr<std::byte> memory_;
+  size_t used_ = 0;
+};
 
 }  // namespace
 
@@ -42,7 +75,13 @@ Result<std::shared_ptr<DeviceWeights>> UploadWeights(const models::Model& model,
   auto out = std::make_shared<DeviceWeights>();
   out->policy_version = snapshot.policy_version;
   out->digest = weights::Digest(snapshot.tensors);
-  for (const models::ParamSpec& spec : model.Params(kLayout)) {
+  const std::vector<models::ParamSpec> specs = model.Params(kLayout);
+  // A processor reads all weights once a step, from the host's memory.
+  std::optional<Arena> arena;
+  if (client.platform() == "cpu") {
+    FB_ASSIGN_OR_RETURN(arena, Arena::Create(specs, dtype));
+  }
+  for (const models::ParamSpec& spec : specs) {
     const auto it = converted->find(spec.name);
     if (it == converted->end() || it->second.shape() != spec.shape) {
       return InvalidArgument(fmt::format("the weights of policy version {} lack {} {}",
@@ -58,7 +97,10 @@ Result<std::shared_ptr<DeviceWeights>> UploadWeights(const models::Model& model,
     if (dtype != held.shape().dtype) {
       FB_ASSIGN_OR_RETURN(held, weights::ConvertFloat(it->second, dtype));
     }
-    FB_ASSIGN_OR_RETURN(xla::Buffer buffer, client.FromHost(held.bytes(), held.shape()));
+    FB_ASSIGN_OR_RETURN(
+        xla::Buffer buffer,
+        arena ? xla::ShareHost(client, arena->Copy(held.bytes()), held.shape(), arena->memory())
+              : client.FromHost(held.bytes(), held.shape()));
     out->params.push_back(std::move(buffer));
   }
   for (const xla::Buffer& buffer : out->params) FB_RETURN_IF_ERROR(buffer.Await());

@@ -40,6 +40,8 @@ class PjrtClient final : public Client {
   CompileCounters counters() const override;
   int64_t live_buffers() const override;
 
+  const std::shared_ptr<ClientState>& state() const { return state_; }
+
   // Fills the description of the client's devices; called once, before use.
   Status Describe();
 
