@@ -24,11 +24,14 @@ if [ -f "examples/$name/requirements.txt" ] && [ "$name" != harness ]; then exam
 server=""
 stop_server() { if [ -n "$server" ]; then kill "$server" 2>/dev/null || true; fi; }
 trap stop_server EXIT
-if [ "$name" = openenv ]; then
+listens() { (exec 3<>/dev/tcp/127.0.0.1/8010) 2>/dev/null; }
+if [ "$name" = openenv ] && listens; then
+  echo "examples/run.sh: plays on the server that listens on 127.0.0.1:8010"
+elif [ "$name" = openenv ]; then
   examples/in_venv.sh openenv examples/openenv/server.py &
   server=$!
-  for _ in $(seq 60); do  # it imports for some seconds
-    if (exec 3<>/dev/tcp/127.0.0.1/8010) 2>/dev/null; then break; fi
+  for _ in $(seq 180); do  # it imports for some seconds
+    if listens; then break; fi
     kill -0 "$server" 2>/dev/null || { echo "examples/run.sh: the OpenEnv server ended" >&2; exit 5; }
     sleep 1
   done
