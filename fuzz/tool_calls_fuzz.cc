@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (event.kind == ToolEvent::Kind::kText) pieces.text += event.text;
       if (event.kind == ToolEvent::Kind::kCall) pieces.calls.push_back(event.call);
       if (event.kind == ToolEvent::Kind::kBroken)
-        pieces.broken.push_back({event.text, event.reason});
+        pieces.broken.push_back({event.text, event.reason, pieces.calls.size()});
     }
   };
   ToolCallParser parser;

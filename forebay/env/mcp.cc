@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,7 @@ struct Shared : std::enable_shared_from_this<Shared> {
         options(std::move(o)),
         log(std::make_shared<RotatingLog>(options.stderr_path, kStderrFileBytesMax)),
         places(std::make_shared<Places>(loop, options.connections_max, "connections_max")),
+        trials(std::make_shared<Places>(loop, 1, "the start after a failure")),
         slots(options.connection_per_episode ? 0 : static_cast<size_t>(options.connections_max)) {}
 
   // A shared connection: at most one is being made, others wait for it.
@@ -58,6 +60,7 @@ struct Shared : std::enable_shared_from_this<Shared> {
   std::shared_ptr<HttpClient> http;
   std::shared_ptr<RotatingLog> log;
   std::shared_ptr<Places> places;  // of episodes' own connections
+  std::shared_ptr<Places> trials;  // one: to start a server after failures
   std::vector<Slot> slots;
   size_t next_slot = 0;
   // Episodes' own connections, until they have ended.
@@ -65,8 +68,18 @@ struct Shared : std::enable_shared_from_this<Shared> {
   uint64_t last_own = 0;
   std::optional<OneShot<bool>> none_left;  // set when `own` becomes empty
   int64_t failures = 0;                    // in a row
+  Status last_failure;
   TimePoint start_after{};
   bool stopped = false;
+
+  // Why nobody was asked: after failures the next start has to wait.
+  Status Paused(const Status& why) const {
+    if (stopped) return why.ok() ? Cancelled("the MCP tools are shut down") : why;
+    return Unavailable(
+        fmt::format("the MCP server failed to start {} times in a row and was not "
+                    "started again before the deadline; the last time: {}",
+                    failures, last_failure.message()));
+  }
 
   Result<std::shared_ptr<mcp::Transport>> Start() const {
     if (!options.url.empty()) {
@@ -85,11 +98,20 @@ struct Shared : std::enable_shared_from_this<Shared> {
   }
 
   static Task<ClientResult> Connect(std::shared_ptr<Shared> self, TimePoint deadline) {
-    if (self->start_after > self->loop.Now()) {
-      const OneShot<bool> over(self->loop);
-      const TimePoint until = std::min(self->start_after, deadline);
-      self->loop.RunAt(until, [over] { over.Set(true); });
-      co_await over.Wait();
+    // While it fails one at a time tries whether it is well again; the others wait for that.
+    std::optional<Places::Place> turn;
+    if (self->failures > 0) {
+      Task<Result<Places::Place>> taking = Places::Take(self->trials, deadline);
+      Result<Places::Place> taken = co_await std::move(taking);
+      if (!taken.ok()) co_return self->Paused(taken.status());
+      turn.emplace(std::move(*taken));
+      if (self->failures > 0 && self->start_after > self->loop.Now()) {
+        const OneShot<bool> over(self->loop);
+        self->loop.RunAt(std::min(self->start_after, deadline), [over] { over.Set(true); });
+        auto waiting = over.Wait();
+        co_await waiting;
+        if (self->start_after >= deadline) co_return self->Paused(OkStatus());
+      }
     }
     if (self->stopped) co_return Cancelled("the MCP tools are shut down");
     const TimePoint end = std::min(deadline, self->loop.Now() + self->options.start_deadline);
@@ -105,6 +127,7 @@ struct Shared : std::enable_shared_from_this<Shared> {
     if (client.ok()) {
       self->failures = 0;
     } else {
+      self->last_failure = client.status();
       const int64_t doublings = std::min<int64_t>(self->failures++, 20);
       const Duration wait =
           std::min(self->options.backoff * (int64_t{1} << doublings), self->options.backoff_max);
@@ -185,6 +208,7 @@ class Provider final : public ToolProvider {
     shared->stopped = true;
     const Status reason = Cancelled("the MCP tools are shut down");
     shared->places->Stop(reason);
+    shared->trials->Stop(reason);
     for (Shared::Slot& slot : shared->slots) {
       slot.turn->Stop(reason);
       if (!slot.client) continue;
@@ -206,7 +230,8 @@ class Provider final : public ToolProvider {
     if (!slot.client || slot.client->broken()) {
       Task<Result<Places::Place>> taking = Places::Take(slot.turn, deadline);
       const Result<Places::Place> turn = co_await std::move(taking);
-      if (!turn.ok()) co_return turn.status();
+      if (!turn.ok())
+        co_return shared->failures > 0 ? shared->Paused(turn.status()) : turn.status();
       if (!slot.client || slot.client->broken()) {
         Task<ClientResult> connecting = Shared::Connect(shared, deadline);
         ClientResult client = co_await std::move(connecting);

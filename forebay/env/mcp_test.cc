@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -330,6 +331,47 @@ TEST_F(McpTest, AServerThatDoesNotStartIsExplained) {
   EXPECT_THAT(hangs.message(), HasSubstr("loading"));
   // It repeats what it is sent: a request, which is refused, and then nothing.
   EXPECT_FALSE(open({"cat"}, seconds(60)).ok());
+}
+
+TEST_F(McpTest, AServerThatDoesNotStartIsLeftAloneForAWhileHoweverManyAsk) {
+  const std::string starts = folder_.path() + "/starts";
+  for (const auto& [own, connections] : {std::pair(false, 1), {false, 8}, {true, 8}}) {
+    auto provider = MakeMcpTools(
+        *loop_, {.command = {"sh", "-c", "echo x >> " + starts + "; echo oh no >&2; exit 7"},
+                 .connection_per_episode = own,
+                 .connections_max = connections,
+                 .backoff = seconds(1000),
+                 .backoff_max = seconds(1000)});
+    ASSERT_TRUE(provider.ok());
+    EXPECT_FALSE(Await(*loop_, (*provider)->Open(Soon())).ok());
+    int ended = 0;
+    for (int i = 0; i < 8; ++i) {
+      loop_->Spawn(
+          [](ToolProvider* p, TimePoint deadline) -> Task<void> {
+            Task<Result<std::unique_ptr<ToolSession>>> opening = p->Open(deadline);
+            const auto session = co_await std::move(opening);
+            EXPECT_FALSE(session.ok());
+            EXPECT_EQ(session.status().code(), StatusCode::kUnavailable);
+            EXPECT_THAT(session.status().message(), HasSubstr("oh no"));
+          }(provider->get(), Soon(milliseconds(20))),
+          [&ended] { ++ended; });
+    }
+    RunToEnd(*loop_, [](McpTest* t, const int* all) -> Task<void> {
+      while (*all < 8) co_await t->loop_->SleepUntil(t->Soon(milliseconds(1)));
+    }(this, &ended));
+  }
+  std::ifstream file(starts);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_EQ(text, "x\nx\nx\n");  // one of each provider
+}
+
+TEST_F(McpTest, AToolWhoseSchemaNoPromptCouldHoldIsRefused) {
+  mcp::Json tool = {{"name", "big"}, {"inputSchema", {{"x", std::string(100'000, 'y')}}}};
+  std::vector<ToolSpec> tools;
+  std::string cursor;
+  const Status status = mcp::AddTools({{"tools", {tool}}}, &tools, &cursor);
+  EXPECT_EQ(status.code(), StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("'big'"));
 }
 
 TEST_F(McpTest, L7_ShutdownKillsAServerThatDoesNotEnd) {

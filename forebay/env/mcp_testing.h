@@ -12,7 +12,8 @@ namespace forebay::env {
 //   version                "handshake" (2025-11-25 and 2025-06-18), "stateless" (2026-07-28), both
 //   mode                   of its answers over HTTP: json | sse
 // Its tools: add {a, b}, fail (isError), picture, slow {seconds}, die, garbage, flood, count (calls
-// so far), structured, long {bytes}, size {of}, ask (asks the client first), secret (the Authorization header).
+// so far), structured, long {bytes}, size {of}, ask (asks the client first), secret (the
+// Authorization header).
 std::string WriteMcpServer(const TempFolder& folder);
 
 }  // namespace forebay::env

@@ -92,7 +92,7 @@ class OpenEnvironment final : public Environment {
   }
 
   Task<Result<StepResult>> Step(std::string action, TimePoint deadline) override {
-    if (!socket_) co_return FailedPrecondition("a step before the reset of its episode");
+    if (!socket_) co_return Internal("a step before the reset of its episode");
     StepResult result;
     const size_t bytes = action.size();
     Task<Result<openenv::Action>> writing =

@@ -251,7 +251,7 @@ TEST_F(OpenEnvTest, NobodyThereAndNotLetIn) {
   Open({.bearer = "sesame"});
   EXPECT_TRUE(Reset(*environment_).ok());
   EXPECT_EQ(Await(*loop_, Episode()->Step("x", Soon())).status().code(),
-            StatusCode::kFailedPrecondition);
+            StatusCode::kInternal);
 }
 
 TEST_F(OpenEnvTest, W3_NoDescriptorIsLeft) {

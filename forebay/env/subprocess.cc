@@ -104,7 +104,9 @@ class Core : public std::enable_shared_from_this<Core> {
     co_await self->AllEnded(deadline);
     for (const auto& worker : self->ending_) worker->Kill(reason);
     co_await self->AllEnded(self->loop_.Now() + kReapGrace);
+    for (const auto& worker : self->ending_) self->Remember(*worker);
     self->ending_.clear();
+    self->LogStats();
   }
 
   void KillAll() {
@@ -138,11 +140,7 @@ class Core : public std::enable_shared_from_this<Core> {
 
   // Brings everything to where it should be: called after any change.
   void Tend() {
-    std::erase_if(ending_, [this](const std::shared_ptr<Worker>& worker) {
-      if (worker->state() != Worker::State::kDead) return false;
-      Remember(*worker);
-      return true;
-    });
+    RememberDead();
     if (all_ended_ && ending_.empty()) all_ended_->Set(true);
     if (stopping_) return;
     for (Slot& slot : slots_) {
@@ -283,13 +281,31 @@ class Core : public std::enable_shared_from_this<Core> {
   }
 
   Task<void> AllEnded(TimePoint deadline) {
-    std::erase_if(ending_,
-                  [](const auto& worker) { return worker->state() == Worker::State::kDead; });
+    RememberDead();
     if (ending_.empty()) co_return;
     all_ended_.emplace(loop_);
     const uint64_t timer = At(deadline, [](Core& core) { core.all_ended_->Set(false); });
     co_await all_ended_->Wait();
     loop_.Cancel(timer);
+  }
+
+  void RememberDead() {
+    std::erase_if(ending_, [this](const std::shared_ptr<Worker>& worker) {
+      if (worker->state() != Worker::State::kDead) return false;
+      Remember(*worker);
+      return true;
+    });
+  }
+
+  // A line beside what the processes said themselves, if anything was not as it should be.
+  void LogStats() const {
+    if (stats_.failed_starts + stats_.crashed + stats_.recycled + stats_.late_answers == 0) return;
+    log_->Append(
+        fmt::format("forebay: of {} environment processes that got ready {} crashed and {} were "
+                    "replaced because "
+                    "episodes hung in them; {} did not get ready; {} answers were late\n",
+                    stats_.started, stats_.crashed, stats_.recycled, stats_.failed_starts,
+                    stats_.late_answers));
   }
 
   // A worker's counts outlive it.

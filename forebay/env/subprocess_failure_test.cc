@@ -11,6 +11,7 @@
 #include <coroutine>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -98,6 +99,21 @@ TEST_F(SubprocessPoolTest, WhoGetsNoPlaceIsToldWhatTheProgramDid) {
       while (ended == 0) co_await t->loop_->SleepUntil(t->Soon(milliseconds(1)));
     }(this, &c, options.stderr_path, ends));
   }
+}
+
+TEST_F(SubprocessPoolTest, WhatWentWrongWithProcessesIsSummedUpInTheirLog) {
+  SubprocessOptions options = SdkOptions(folder_, kEchoEnv);
+  options.stderr_path = folder_.path() + "/environment.log";
+  Open(options);
+  Run([](SubprocessPoolTest* t) -> Task<void> {
+    auto env = co_await t->Episode();
+    const Status crash = co_await t->StepStatus(*env, "die");
+    EXPECT_FALSE(crash.ok());
+    auto next = co_await t->Episode();
+  }(this));
+  std::ifstream file(options.stderr_path);
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_THAT(text, HasSubstr("of 2 environment processes that got ready 1 crashed"));
 }
 
 TEST_F(SubprocessPoolTest, KilledByASignalInTheMiddleOfAStep) {

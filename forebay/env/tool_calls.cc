@@ -457,8 +457,9 @@ ToolAnswer ParseToolAnswer(std::string_view answer, const ToolSyntax& syntax) {
           result.calls.push_back(std::move(event.call));
           break;
         case ToolEvent::Kind::kBroken:
-          result.broken.push_back(
-              {.text = std::move(event.text), .reason = std::move(event.reason)});
+          result.broken.push_back({.text = std::move(event.text),
+                                   .reason = std::move(event.reason),
+                                   .calls_before = result.calls.size()});
           break;
       }
     }

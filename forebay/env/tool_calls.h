@@ -32,8 +32,9 @@ struct ToolCall {
 
 // Something that began as a call and is none: the policy's fault, to be told to it.
 struct BrokenToolCall {
-  std::string text;    // what the model wrote, marks included
-  std::string reason;  // one sentence, for the model
+  std::string text;         // what the model wrote, marks included
+  std::string reason;       // one sentence, for the model
+  size_t calls_before = 0;  // how many calls the model wrote before it
   friend bool operator==(const BrokenToolCall&, const BrokenToolCall&) = default;
 };
 

@@ -91,7 +91,8 @@ ToolAnswer Collect(std::vector<ToolEvent> events, ToolAnswer answer = {}) {
     if (event.kind == ToolEvent::Kind::kText) answer.text += event.text;
     if (event.kind == ToolEvent::Kind::kCall) answer.calls.push_back(event.call);
     if (event.kind == ToolEvent::Kind::kBroken) {
-      answer.broken.push_back({.text = event.text, .reason = event.reason});
+      answer.broken.push_back(
+          {.text = event.text, .reason = event.reason, .calls_before = answer.calls.size()});
     }
   }
   return answer;

@@ -67,27 +67,29 @@ class ToolEnvironment final : public Environment {
       co_return step;
     }
     StepResult result;
-    int64_t called = 0;
-    for (ToolCall& call : answer->calls) {
-      ToolResult told;
-      if (++called > shared_->options.calls_per_turn_max) {
-        told = {.text = fmt::format("at most {} calls in one turn are answered",
-                                    shared_->options.calls_per_turn_max),
-                .error = true};
-      } else {
-        Task<Result<ToolResult>> calling = Call(std::move(call), deadline, &result.tool);
-        Result<ToolResult> done = co_await std::move(calling);
-        if (!done.ok()) co_return done.status();
-        told = std::move(*done);
+    // In the order in which the model wrote them: it has no other way to tell results apart.
+    auto broken = answer->broken.begin();
+    const auto tell_broken = [&](size_t calls_before) {
+      for (; broken != answer->broken.end() && broken->calls_before <= calls_before; ++broken) {
+        const ToolResult told = {
+            .text = fmt::format("this tool call cannot be read, {}: {}", broken->reason,
+                                PrintableText(broken->text, kEchoBytesMax)),
+            .error = true};
+        result.messages.push_back(Tell(Full(result) ? Refusal() : told));
       }
-      result.messages.push_back(Tell(told));
+    };
+    for (size_t i = 0; i < answer->calls.size(); ++i) {
+      tell_broken(i);
+      if (Full(result)) {
+        result.messages.push_back(Tell(Refusal()));
+        continue;
+      }
+      Task<Result<ToolResult>> calling = Call(std::move(answer->calls[i]), deadline, &result.tool);
+      const Result<ToolResult> told = co_await std::move(calling);
+      if (!told.ok()) co_return told.status();
+      result.messages.push_back(Tell(*told));
     }
-    for (const BrokenToolCall& broken : answer->broken) {
-      result.messages.push_back(
-          Tell({.text = fmt::format("this tool call cannot be read, {}: {}", broken.reason,
-                                    PrintableText(broken.text, kEchoBytesMax)),
-                .error = true}));
-    }
+    tell_broken(answer->calls.size());
     co_return result;
   }
 
@@ -143,6 +145,15 @@ class ToolEnvironment final : public Environment {
     Task<Result<ToolResult>> calling = session->Call(std::move(call), end);
     Result<ToolResult> result = co_await std::move(calling);
     co_return result;
+  }
+
+  bool Full(const StepResult& step) const {
+    return static_cast<int64_t>(step.messages.size()) >= shared_->options.calls_per_turn_max;
+  }
+  ToolResult Refusal() const {
+    return {.text = fmt::format("at most {} calls in one turn are answered",
+                                shared_->options.calls_per_turn_max),
+            .error = true};
   }
 
   Message Tell(const ToolResult& result) const {

@@ -137,6 +137,20 @@ TEST_F(ToolEnvironmentTest, CallsAndResultsAreBounded) {
   EXPECT_EQ(step->messages[2].content, "error: at most 2 calls in one turn are answered");
 }
 
+TEST_F(ToolEnvironmentTest, ResultsComeInTheOrderInWhichTheModelAskedForThem) {
+  Open(ToolEnvironmentOptions{.calls_per_turn_max = 4});
+  const std::string broken = "<tool_call>{\"name\": </tool_call>";
+  const auto step =
+      Step(CallOf("a") + broken + CallOf("b") + CallOf("nothing") + broken + CallOf("a"));
+  ASSERT_TRUE(step.ok()) << step.status().ToString();
+  ASSERT_THAT(step->messages, SizeIs(6));
+  const std::vector<std::string> says = {"a{}",        "cannot be read", "b{}",
+                                         "no tool 'n", "at most 4",      "at most 4"};
+  for (size_t i = 0; i < says.size(); ++i) {
+    EXPECT_THAT(step->messages[i].content, HasSubstr(says[i])) << i;
+  }
+}
+
 TEST_F(ToolEnvironmentTest, TwoToolsOfOneNameFailTheReset) {
   std::vector<std::unique_ptr<ToolProvider>> providers;
   providers.push_back(FunctionTools({"a"}, Echo));

@@ -83,7 +83,7 @@ class SlowEnvironment final : public Environment {
   }
 
   Task<Result<StepResult>> Step(std::string action, TimePoint deadline) override {
-    if (turns_ == 0) co_return FailedPrecondition("a step before the reset of its episode");
+    if (turns_ == 0) co_return Internal("a step before the reset of its episode");
     const Status status =
         co_await Wait(Latency(rng_, shared_->options.latency_p50_s, shared_->options), deadline);
     if (!status.ok()) co_return status;

@@ -23,6 +23,7 @@ namespace {
 
 constexpr size_t kShownBytes = 200;
 constexpr size_t kDescriptionBytesMax = 16 * 1024;
+constexpr size_t kSchemaBytesMax = 64 * 1024;  // more than any prompt has room for
 constexpr std::array<std::string_view, 4> kHandshakes = {kNewest, "2025-06-18", "2025-03-26",
                                                          "2024-11-05"};
 
@@ -142,6 +143,11 @@ Status AddTools(const Json& result, std::vector<ToolSpec>* tools, std::string* c
     }
     if (const Json* schema = Find(tool, "inputSchema"); schema != nullptr && schema->is_object()) {
       spec.parameters = Dump(*schema);
+      if (spec.parameters.size() > kSchemaBytesMax) {
+        return DataLoss(fmt::format(
+            "the MCP server's tool '{}' has an inputSchema of {} bytes; at most {} are possible",
+            PrintableText(spec.name, kToolNameBytesMax), spec.parameters.size(), kSchemaBytesMax));
+      }
     }
     tools->push_back(std::move(spec));
     if (tools->size() > kMcpToolsMax) {

@@ -24,31 +24,16 @@
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
 #include "forebay/env/subprocess/process.h"
+#include "forebay/env/subprocess/read.h"
 #include "forebay/env/subprocess/stderr_log.h"
 #include "forebay/env/subprocess/wire.h"
 
 namespace forebay::env {
 namespace {
 
-constexpr int64_t kReadBytesPerTurn = 256 * 1024;  // then the loop's other work comes first
-constexpr int64_t kDrainBytesMax = 64 << 20;       // of a process that has ended
+constexpr int64_t kDrainBytesMax = 64 << 20;  // of a process that has ended
 // A process that ends closes its streams a moment before; one that lives on after that is killed.
 constexpr Duration kStreamGrace = std::chrono::seconds(1);
-
-// Reads what is there and feeds it to `sink` while that says true. False at the end of the stream.
-template <typename Sink>
-bool ReadAvailable(int fd, int64_t bytes_max, Sink sink) {
-  std::array<char, 64 * 1024> buffer;
-  while (bytes_max > 0) {
-    const ssize_t n = read(fd, buffer.data(), buffer.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
-    if (n <= 0) return false;
-    bytes_max -= n;
-    if (!sink(std::string_view(buffer.data(), static_cast<size_t>(n)))) return true;
-  }
-  return true;
-}
 
 }  // namespace
 

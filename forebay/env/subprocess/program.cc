@@ -24,6 +24,7 @@
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
 #include "forebay/env/subprocess/process.h"
+#include "forebay/env/subprocess/read.h"
 #include "forebay/env/subprocess/stderr_log.h"
 
 namespace forebay::env {
@@ -31,19 +32,12 @@ namespace {
 
 constexpr auto kStopInterval = std::chrono::milliseconds(200);
 
-// What it has written; false: nothing more will come.
+// What it has written, some of it at a time; false: nothing more will come.
 bool Drain(const Fd& fd, StderrTail* tail) {
-  std::array<char, 16384> bytes;  // NOLINT: filled by the read
-  while (true) {
-    const ssize_t n = read(fd.get(), bytes.data(), bytes.size());
-    if (n > 0) {
-      tail->Add(std::string_view(bytes.data(), static_cast<size_t>(n)));
-    } else if (n < 0 && errno == EINTR) {
-      continue;
-    } else {
-      return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
-    }
-  }
+  return ReadAvailable(fd.get(), kReadBytesPerTurn, [tail](std::string_view bytes) {
+    tail->Add(bytes);
+    return true;
+  });
 }
 
 class Run : public std::enable_shared_from_this<Run> {
@@ -133,8 +127,10 @@ Task<Result<ProgramEnd>> RunProgram(Loop& loop, ProgramOptions options, TimePoin
                                      .environment = std::move(options.environment),
                                      .limits = {.memory_bytes_max = options.memory_bytes_max}});
   if (!started.ok()) co_return started;
-  if (deadline != TimePoint::max()) {
-    loop.RunAt(deadline, [weak = std::weak_ptr<Run>(run), began, deadline] {
+  const bool bounded = deadline != TimePoint::max();
+  uint64_t timer = 0;
+  if (bounded) {
+    timer = loop.RunAt(deadline, [weak = std::weak_ptr<Run>(run), began, deadline] {
       if (const auto late = weak.lock()) {
         late->Kill(DeadlineExceeded(fmt::format(
             "the program ran for longer than {:.1f} s and was killed", Seconds(deadline - began))));
@@ -144,6 +140,7 @@ Task<Result<ProgramEnd>> RunProgram(Loop& loop, ProgramOptions options, TimePoin
   if (stop) AskWhetherToStop(loop, run, std::move(stop));
   auto ended = run->Ended();
   co_await ended;
+  if (bounded) loop.Cancel(timer);
   co_return run->End();
 }
 
