@@ -250,8 +250,7 @@ TEST_F(OpenEnvTest, NobodyThereAndNotLetIn) {
   EXPECT_THAT(refused.status().message(), HasSubstr("403"));
   Open({.bearer = "sesame"});
   EXPECT_TRUE(Reset(*environment_).ok());
-  EXPECT_EQ(Await(*loop_, Episode()->Step("x", Soon())).status().code(),
-            StatusCode::kInternal);
+  EXPECT_EQ(Await(*loop_, Episode()->Step("x", Soon())).status().code(), StatusCode::kInternal);
 }
 
 TEST_F(OpenEnvTest, W3_NoDescriptorIsLeft) {
