@@ -309,13 +309,25 @@ class HarnessTest(ForebayTest):
 
         self.assert_fails(said("import sys; sys.exit('I need a library')"), 5, "env.command was started 3 times",
                           "exited with code 1", "I need a library")
-        self.assert_fails(said("print('hello')"), 5, "without asking the policy", "OPENAI_BASE_URL")
+        self.assert_fails(said("import sys; print('hello'); sys.exit(print('which key?', file=sys.stderr))"), 5,
+                          "exited with code 0 without asking the policy", "OPENAI_BASE_URL", "which key?")
         self.assert_fails(said("import time; time.sleep(600)", "env.start_deadline_s=2"), 7, "2 s (env.start_deadline_s)",
                           "OPENAI_API_KEY")
         self.assert_fails(said("", 'env.command=["./no_such_agent"]'), 5, "there is no program './no_such_agent'")
         self.assert_fails(said("", "env.command=[]"), 2, "env.command is missing", "harness")
         self.assert_fails(said("", 'env.tools=["python"]'), 2, "brings its own tools")
         self.assert_fails(said("", "rollout.tokens_max=128"), 2, "rollout.context = 256", "env.episode_tokens_max")
+
+    def test_a_harness_that_plays_no_training_episode_ends_the_run_as_a_part_of_it_that_died(self):
+        # Before training it is tried on the evaluation split, where it plays.
+        config = self.config(AGENT + '''
+if split == "train":
+    sys.exit(print("no data for training", file=sys.stderr))
+chat([{"role": "user", "content": "Hi"}])
+print(json.dumps({"reward": 1}))
+''')
+        self.assert_fails(self.train(config, timeout=300), 5, "episodes failed, the last one in env_error",
+                          "exited with code 0 without asking the policy", "no data for training")
 
 
 if __name__ == "__main__":
