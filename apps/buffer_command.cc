@@ -37,11 +37,12 @@ void AddExport(CLI::App& parent, BufferApp& buffer) {
   CLI::App* app =
       Add(parent, buffer, "export", "write trajectories as JSON lines or Parquet, one row each",
           command, BufferExport);
-  app->add_option("--format", command->format, "jsonl or parquet")
+  app->add_option("--format", command->format, "of the output")
       ->capture_default_str()
       ->check(CLI::IsMember({"jsonl", "parquet"}));
   app->add_option("--output,-o", command->output,
-                  "file to write, aside and renamed when complete (default: stdout, jsonl only)");
+                  "file to write, aside and renamed when complete (default: stdout, jsonl only)")
+      ->type_name("FILE");
   app->add_flag("--overwrite", command->overwrite, "replace an output that is there");
   app->add_option("--from-batch", command->from_batch, "only trajectories of this batch or later")
       ->check(CLI::Range(int64_t{1}, kMost));
@@ -49,6 +50,7 @@ void AddExport(CLI::App& parent, BufferApp& buffer) {
       ->check(CLI::Range(int64_t{1}, kMost));
   app->add_option("--outcome", command->outcomes,
                   "only this outcome, for instance done or truncated_tokens (repeatable)")
+      ->type_name("OUTCOME")
       ->allow_extra_args(false);
   app->add_flag("--pending", command->pending, "only those that are not trained on yet");
   app->add_flag("--trained", command->trained, "only those that were trained on");
@@ -93,14 +95,16 @@ BufferApp AddBuffer(CLI::App& root) {
 
   const auto tail = std::make_shared<BufferTailCommand>();
   app = Add(*buffer.app, buffer, "tail", "the newest records, one a line", tail, BufferTail);
-  app->add_option("-n,--lines", tail->lines, "how many")
+  app->add_option("-n,--lines", tail->lines, "how many records")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, kMost));
-  app->add_flag("-f,--follow", tail->follow, "and what is written from now on, until interrupted");
+  app->add_flag("-f,--follow", tail->follow,
+                "go on with what is written from now on, until interrupted");
   app->add_option(
          "--type", tail->types,
          "only dispatch, trajectory, reject, close_group, lease, commit, release or consume "
          "records (repeatable)")
+      ->type_name("TYPE")
       ->allow_extra_args(false);
   app->add_flag("--json", tail->json, "one JSON object a line");
 

@@ -192,13 +192,17 @@ void AddServe(CLI::App& parent, BufferApp& buffer) {
       "serve", "a buffer for actors and readers in other processes, until interrupted");
   app->add_option("folder", command->folder, "folder of the tables' logs; made if missing")
       ->required();
-  app->add_option("--table", command->tables, "a table (repeatable; default: train)")
+  app->add_option("--table", command->tables, "a table to serve (repeatable; default: train)")
+      ->type_name("NAME")
       ->allow_extra_args(false);
   app->add_option("--listen", command->listen,
                   "unix:/path/to.sock or tcp:host:port (repeatable; default: "
                   "unix:FOLDER/buffer.sock)")
+      ->type_name("ADDRESS")
       ->allow_extra_args(false);
-  app->add_option("--durability", command->durability, "memory, os or sync")
+  app->add_option("--durability", command->durability,
+                  "what an acknowledged append survives: power loss (sync), kill -9 (os), nothing "
+                  "(memory)")
       ->capture_default_str()
       ->check(CLI::IsMember({"memory", "os", "sync"}));
   app->add_option("--group-size", command->group_size, "trajectories that are given out together")
@@ -209,18 +213,23 @@ void AddServe(CLI::App& parent, BufferApp& buffer) {
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   const CLI::Range sizes(1, 1 << 20);
-  app->add_option("--memory-mb-max", command->memory_mb_max, "of each table")
+  app->add_option("--memory-mb-max", command->memory_mb_max,
+                  "MiB of each table's log kept in memory")
       ->capture_default_str()
       ->check(sizes);
-  app->add_option("--disk-gb-max", command->disk_gb_max, "of each table; appends wait above it")
+  app->add_option("--disk-gb-max", command->disk_gb_max,
+                  "GiB of each table's log on disk; appends wait above it")
       ->capture_default_str()
       ->check(sizes);
-  app->add_option("--record-mb-max", command->record_mb_max, "of one trajectory")
+  app->add_option("--record-mb-max", command->record_mb_max, "MiB of one trajectory")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
-  app->add_option("--token-file", command->token_file, "clients on TCP must know what it holds");
-  app->add_option("--certificate", command->certificate_file, "PEM: TLS on TCP");
-  app->add_option("--key", command->key_file, "PEM: of the certificate");
+  app->add_option("--token-file", command->token_file,
+                  "clients on TCP must know the token that it holds")
+      ->type_name("FILE");
+  app->add_option("--certificate", command->certificate_file, "TLS on TCP with this one (PEM)")
+      ->type_name("FILE");
+  app->add_option("--key", command->key_file, "of the certificate (PEM)")->type_name("FILE");
   app->footer(
       "TCP beyond loopback needs --certificate, --key and --token-file. Clients: the Python "
       "package\n"

@@ -31,11 +31,12 @@ struct CompareCommand {
 Status Compare(const CompareCommand& command);
 
 struct ExportCommand {
-  std::string run;        // run directory
-  int64_t step = -1;      // -1: the newest checkpoint
+  std::string source;     // a run directory or a model (a folder, a .gguf file)
+  int64_t step = -1;      // of a run; -1: the newest checkpoint
   std::string output;     // the Hugging Face folder to write
-  bool adapters = false;  // only the LoRA adapters, as PEFT reads them
+  bool adapters = false;  // of a run: only the LoRA adapters, as PEFT reads them
 };
+// Writes the weights of a run's checkpoint, or of a model, as a Hugging Face folder.
 Status Export(const ExportCommand& command);
 
 struct ReplayCommand {

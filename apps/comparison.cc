@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "apps/report.h"
 #include "apps/train_run.h"
@@ -16,6 +20,9 @@ namespace forebay::apps {
 namespace {
 
 constexpr size_t kWindow = 3;  // batches whose mean reward counts as "reached"
+// How far below the lower of the two best windows counts as reached by both, as a fraction of it:
+// the runs see other samples, so their best windows differ a little.
+constexpr double kHair = 0.05;
 
 // Mean reward of the `window` batches before `end`.
 double WindowMean(const RunReport& report, size_t end, size_t window) {
@@ -27,7 +34,7 @@ double WindowMean(const RunReport& report, size_t end, size_t window) {
 }  // namespace
 
 double BestWindow(const RunReport& report, size_t window) {
-  double best = 0;
+  double best = -std::numeric_limits<double>::infinity();
   for (size_t end = window; end <= report.step_rewards.size(); ++end)
     best = std::max(best, WindowMean(report, end, window));
   return best;
@@ -52,17 +59,18 @@ Result<Comparison> CompareLoops(const control::Config& config, const CompareOpti
     FB_ASSIGN_OR_RETURN(RunReport report, RunTraining(c, run));
     (sync ? out.sync : out.decoupled) = std::move(report);
   }
-  const size_t window =
-      std::min({kWindow, out.sync.step_rewards.size(), out.decoupled.step_rewards.size()});
-  if (window == 0) return out;
-  // What both reached, less a hair: the two runs see other samples, so their best windows differ a
-  // little.
-  constexpr double kOfTheBest = 0.95;
-  out.common_reward =
-      kOfTheBest * std::min(BestWindow(out.sync, window), BestWindow(out.decoupled, window));
-  out.sync_seconds = SecondsToReward(out.sync, out.common_reward, window);
-  out.decoupled_seconds = SecondsToReward(out.decoupled, out.common_reward, window);
+  CompareRewards(&out);
   return out;
+}
+
+void CompareRewards(Comparison* c) {
+  const size_t window =
+      std::min({kWindow, c->sync.step_rewards.size(), c->decoupled.step_rewards.size()});
+  if (window == 0) return;
+  const double best = std::min(BestWindow(c->sync, window), BestWindow(c->decoupled, window));
+  c->common_reward = best - kHair * std::abs(best);
+  c->sync_seconds = SecondsToReward(c->sync, c->common_reward, window);
+  c->decoupled_seconds = SecondsToReward(c->decoupled, c->common_reward, window);
 }
 
 std::string FormatComparison(const Comparison& c) {
@@ -75,8 +83,10 @@ std::string FormatComparison(const Comparison& c) {
   out += row("seconds a step",
              c.sync.seconds / static_cast<double>(std::max<int64_t>(1, c.sync.steps)),
              c.decoupled.seconds / static_cast<double>(std::max<int64_t>(1, c.decoupled.steps)), 2);
-  out += row(fmt::format("seconds to reward {:.3f}", c.common_reward), c.sync_seconds,
-             c.decoupled_seconds, 1);
+  if (c.sync_seconds >= 0 && c.decoupled_seconds >= 0) {
+    out += row(fmt::format("seconds to reward {:.3f}", c.common_reward), c.sync_seconds,
+               c.decoupled_seconds, 1);
+  }
   if (c.sync.before && c.sync.after && c.decoupled.before && c.decoupled.after) {
     out += row("held-out reward before", c.sync.before->reward, c.decoupled.before->reward, 3);
     out += row("held-out reward after", c.sync.after->reward, c.decoupled.after->reward, 3);
@@ -85,7 +95,9 @@ std::string FormatComparison(const Comparison& c) {
              static_cast<double>(c.decoupled.max_staleness_trained()), 0);
   out +=
       row("padding waste, %", 100 * c.sync.padding_waste(), 100 * c.decoupled.padding_waste(), 1);
-  out += fmt::format("\nDecoupled reaches that reward {:.1f} times sooner.\n", c.speedup());
+  if (c.speedup() > 0) {
+    out += fmt::format("\nDecoupled reaches that reward {:.1f} times sooner.\n", c.speedup());
+  }
   return out;
 }
 

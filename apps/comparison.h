@@ -14,10 +14,13 @@ namespace forebay::apps {
 struct Comparison {
   RunReport sync, decoupled;
   // The mean reward (over a window of batches) that both reached, and when each first did, in
-  // seconds.
+  // seconds; -1 without a step.
   double common_reward = 0;
-  double sync_seconds = 0, decoupled_seconds = 0;
-  double speedup() const { return decoupled_seconds > 0 ? sync_seconds / decoupled_seconds : 0; }
+  double sync_seconds = -1, decoupled_seconds = -1;
+  // 0: nothing to compare.
+  double speedup() const {
+    return sync_seconds >= 0 && decoupled_seconds > 0 ? sync_seconds / decoupled_seconds : 0;
+  }
 };
 
 struct CompareOptions {
@@ -31,7 +34,10 @@ struct CompareOptions {
 // test shows that it equals a plain loop bit for bit).
 Result<Comparison> CompareLoops(const control::Config& config, const CompareOptions& options);
 
-// The best mean reward of `window` batches in a row; 0 with fewer.
+// Fills in what both reached, from the reports. Pure. Rewards may be negative.
+void CompareRewards(Comparison* comparison);
+
+// The best mean reward of `window` batches in a row; -infinity with fewer. Pure, as the next one.
 double BestWindow(const RunReport& report, size_t window);
 
 // First time (seconds) at which the mean reward of the last `window` batches reached `reward`; -1

@@ -27,25 +27,25 @@ bool IsModel(const std::string& path) {
 
 Status ExportModel(const ExportCommand& command) {
   if (command.adapters || command.step >= 0) {
-    return InvalidArgument("'" + command.run +
+    return InvalidArgument("'" + command.source +
                            "' is a model, not a run: --adapters and --step are for runs");
   }
-  FB_ASSIGN_OR_RETURN(const weights::ModelFiles files, weights::LoadModelFiles(command.run));
+  FB_ASSIGN_OR_RETURN(const weights::ModelFiles files, weights::LoadModelFiles(command.source));
   FB_RETURN_IF_ERROR(weights::WriteModelFolder(command.output, files));
-  std::printf("wrote %s: the weights of %s\n", command.output.c_str(), command.run.c_str());
+  std::printf("wrote %s: the weights of %s\n", command.output.c_str(), command.source.c_str());
   return OkStatus();
 }
 
 }  // namespace
 
 Status Export(const ExportCommand& command) {
-  if (IsModel(command.run)) return ExportModel(command);
-  Result<control::Config> config = control::LoadConfig(command.run + "/config.toml", {});
+  if (IsModel(command.source)) return ExportModel(command);
+  Result<control::Config> config = control::LoadConfig(command.source + "/config.toml", {});
   if (config.status().code() == StatusCode::kNotFound) {
-    return NotFound("'" + command.run + "' holds no run (it has no config.toml)");
+    return NotFound("'" + command.source + "' holds no run (it has no config.toml)");
   }
   FB_RETURN_IF_ERROR(config.status());
-  const std::string checkpoints = command.run + "/checkpoints";
+  const std::string checkpoints = command.source + "/checkpoints";
   FB_ASSIGN_OR_RETURN(learner::LoadedCheckpoint checkpoint,
                       command.step < 0 ? learner::LoadLatestCheckpoint(checkpoints)
                                        : learner::ReadCheckpoint(fmt::format(

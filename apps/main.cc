@@ -1,85 +1,72 @@
 // forebay: the command line. Parsing only; the work is in apps/*_command.cc.
 #include <sys/resource.h>
 
-#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <vector>
 
 #include "apps/buffer_command.h"
 #include "apps/commands.h"
+#include "apps/help_format.h"
+#include "apps/mistyped.h"
 #include "apps/serve_command.h"
 #include "forebay/base/status.h"
-#include "forebay/control/nearest.h"
 
 namespace forebay::apps {
 namespace {
 
+CLI::Option* AddSets(CLI::App* app, std::vector<std::string>* sets, const std::string& meaning) {
+  return app->add_option("--set", *sets, meaning)->type_name("KEY=VALUE")->allow_extra_args(false);
+}
+
 void AddRunOptions(CLI::App* app, std::string* config, std::vector<std::string>* sets,
                    std::string* run, bool* overwrite) {
   app->add_option("config", *config, "TOML configuration; `forebay config` lists its keys");
-  app->add_option("--set", *sets,
-                  "override one key, for instance --set learner.learning_rate=3e-5 (repeatable); a "
-                  "relative path is taken from the configuration's folder, as in the file")
-      ->allow_extra_args(false);
-  app->add_option("--run", *run, "run directory (default: runs/<name of the config>)");
+  AddSets(
+      app, sets,
+      "override one key, for instance --set learner.learning_rate=3e-5 (repeatable); a relative "
+      "path is taken from the configuration's folder, as in the file");
+  app->add_option("--run", *run)->type_name("FOLDER");
   app->add_flag("--overwrite", *overwrite, "replace a run that is in that directory");
-}
-
-// What is wrong with an argument that names no command where one is expected; "" when none does.
-std::string UnknownCommand(const CLI::App& app, int argc, char** argv) {
-  const CLI::App* at = &app;
-  std::string path = app.get_name();
-  for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
-    const auto commands = at->get_subcommands([](const CLI::App*) { return true; });
-    if (commands.empty()) return "";
-    const std::string given = argv[i];
-    const auto found = std::ranges::find(commands, given, &CLI::App::get_name);
-    if (found != commands.end()) {
-      at = *found;
-      path += " " + given;
-      continue;
-    }
-    std::vector<std::string_view> names;
-    names.reserve(commands.size());
-    for (const CLI::App* command : commands) names.emplace_back(command->get_name());
-    const std::string_view nearest = control::Nearest(given, names);
-    const std::string hint =
-        nearest.empty() ? "" : fmt::format("; the nearest is '{} {}'", path, nearest);
-    return fmt::format("there is no command '{} {}'{} ({} --help lists them)", path,
-                       given.substr(0, 80), hint, path);
-  }
-  return "";
 }
 
 int Main(int argc, char** argv) {
   CLI::App app("Forebay: asynchronous reinforcement learning for agents on slow environments",
                "forebay");
-  app.set_version_flag("--version", std::string("forebay ") + FOREBAY_VERSION);
+  app.formatter(std::make_shared<HelpFormat>());
+  app.set_help_flag("-h,--help", "print this and end");
+  app.set_version_flag("--version", std::string("forebay ") + FOREBAY_VERSION,
+                       "print the version and end");
   app.require_subcommand(1);
   app.footer(
-      "Exit codes: 0 done; 1 internal error, or a replay with other bits; 2 wrong usage or "
-      "configuration; 3 not found; 4 "
-      "corrupt data;\n"
-      "5 a part of the run died (environment, engine, log); 6 out of a resource; 7 a deadline "
-      "passed;\n"
-      "130 interrupted (resumable).");
+      "Exit codes: 0 done; 1 internal error, or a replay with other bits; 2 wrong usage or\n"
+      "configuration; 3 not found; 4 corrupt data; 5 a part of the run died (environment, engine,\n"
+      "log); 6 out of a resource; 7 a deadline passed; 130 interrupted (a training run can be "
+      "resumed).\n"
+      "docs/commands.md says more of each command.");
 
   TrainCommand train;
   CLI::App* train_app =
       app.add_subcommand("train", "train a model; prints progress, then a report");
   AddRunOptions(train_app, &train.config, &train.sets, &train.run, &train.overwrite);
+  train_app->get_option("--run")->description(
+      "run directory (default: runs/NAME, after the configuration NAME.toml)");
   std::string resume;
-  train_app->add_option("--resume", resume, "go on with the run in this directory")
-      ->excludes("config");
+  train_app
+      ->add_option("--resume", resume,
+                   "go on with the run in this directory, under its own configuration and --set")
+      ->type_name("RUN")
+      ->excludes("config")
+      ->excludes("--run")
+      ->excludes("--overwrite");
   train_app->add_flag("--quiet", train.quiet, "no progress display");
   int virtual_devices = 0;
   train_app
@@ -91,17 +78,26 @@ int Main(int argc, char** argv) {
   CLI::App* compare_app = app.add_subcommand(
       "compare", "run the synchronous loop and the decoupled one on the same work");
   AddRunOptions(compare_app, &compare.config, &compare.sets, &compare.run, &compare.overwrite);
-  compare_app->add_flag("--json", compare.json, "end with one JSON object");
+  compare_app->get_option("config")->required();
+  compare_app->get_option("--run")->description(
+      "folder of the two runs, sync and decoupled (default: runs/NAME-compare)");
+  compare_app->get_option("--overwrite")->description("replace runs that are in that directory");
+  compare_app->add_flag("--json", compare.json, "one JSON object instead of text");
 
   ExportCommand export_command;
   CLI::App* export_app = app.add_subcommand(
-      "export", "write a checkpoint, or a model (GGUF, say), as a Hugging Face folder");
-  export_app->add_option("run", export_command.run, "run directory, model folder or .gguf file")
+      "export", "write a run's checkpoint, or a model (GGUF, say), as a Hugging Face folder");
+  export_app
+      ->add_option("source", export_command.source,
+                   "a run directory, whose checkpoint is written, or a model: a folder or a .gguf "
+                   "file")
       ->required();
   export_app->add_option("output", export_command.output, "folder to write")->required();
   export_app->add_flag("--adapters", export_command.adapters,
-                       "only the LoRA adapters, in PEFT's format (default: merged into the model)");
-  export_app->add_option("--step", export_command.step, "checkpoint to take (default: the newest)");
+                       "of a run with LoRA: only the adapters, in PEFT's format (else they are "
+                       "merged into the model)");
+  export_app->add_option("--step", export_command.step,
+                         "of a run: the checkpoint to write (default: the newest)");
 
   ReplayCommand replay;
   CLI::App* replay_app = app.add_subcommand(
@@ -112,39 +108,41 @@ int Main(int argc, char** argv) {
   CLI::Option* replay_step =
       replay_app->add_option("--step", replay.step, "the optimizer step to take again")
           ->excludes(replay_list);
-  replay_app
-      ->add_option(
-          "--set", replay.sets,
+  AddSets(replay_app, &replay.sets,
           "change one key of the step's configuration, to see what it changes (repeatable)")
-      ->allow_extra_args(false)
       ->excludes(replay_list);
-  replay_app->add_flag("--json", replay.json, "one JSON object instead of the table")
+  replay_app->add_flag("--json", replay.json, "one JSON object instead of text")
       ->excludes(replay_list);
 
   PlanCommand plan;
   CLI::App* plan_app = app.add_subcommand(
       "plan",
-      "compile a configuration's optimizer step for a TPU pod, without the pod, and print what it "
-      "takes there");
-  plan_app->add_option("config", plan.config, "TOML configuration")->required();
+      "compile an optimizer step for a TPU pod, without the pod, and print what it takes there");
+  plan_app->add_option("config", plan.config, "TOML configuration; `forebay config` lists its keys")
+      ->required();
   plan_app->add_option("--topology", plan.topology, "chips and their grid, for instance v5p:4x4x8")
       ->required();
-  plan_app->add_option("--set", plan.sets, "override one key (repeatable)")
-      ->allow_extra_args(false);
-  plan_app->add_option("--compiler", plan.compiler,
-                       "the TPU compiler's file (default: what tools/setup_tpu_compiler.sh got)");
+  AddSets(plan_app, &plan.sets, "override one key of the configuration (repeatable)");
+  plan_app
+      ->add_option("--compiler", plan.compiler,
+                   "the TPU compiler's file (default: what tools/setup_tpu_compiler.sh got)")
+      ->type_name("FILE");
   plan_app->add_flag("--json", plan.json, "one JSON object instead of text");
 
   AuditCommand audit;
   CLI::App* audit_app =
       app.add_subcommand("audit", "where the time of a run went, and how many actors it needs");
-  audit_app->add_option("run", audit.run, "run directory")->required();
+  audit_app->add_option("run", audit.run, "run directory, of a run that goes on or has ended")
+      ->required();
   audit_app->add_flag("--json", audit.json, "one JSON object instead of text");
 
   DevicesCommand devices;
   CLI::App* devices_app =
       app.add_subcommand("devices", "list the accelerator plugin and its devices");
-  devices_app->add_option("--plugin", devices.plugin, "a PJRT plugin file");
+  devices_app
+      ->add_option("--plugin", devices.plugin,
+                   "a PJRT plugin file (default: the one in FOREBAY_PJRT_PLUGIN, else the CPU's)")
+      ->type_name("FILE");
 
   CLI::App* config_app =
       app.add_subcommand("config", "list every configuration key, its default and its meaning");
@@ -155,8 +153,11 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (const std::string unknown = UnknownCommand(app, argc, argv); !unknown.empty()) {
-      std::fprintf(stderr, "forebay: %s\n", unknown.c_str());
+    const bool help = error.get_exit_code() == 0;  // of --help and --version
+    std::string mistyped = help ? "" : MistypedCommand(app, argc, argv);
+    if (mistyped.empty() && !help) mistyped = MistypedOption(app, argc, argv);
+    if (!mistyped.empty()) {
+      std::fprintf(stderr, "forebay: %s\n", mistyped.c_str());
       return 2;
     }
     const int code = app.exit(error);

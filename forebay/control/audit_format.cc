@@ -19,7 +19,7 @@ std::string Row(std::string_view name, const Percentiles& p, int digits) {
 }
 
 std::string Header(std::string_view title) {
-  return fmt::format("{:<36}{:>8}{:>10}{:>10}{:>10}{:>10}{:>10}\n", title, "count", "mean", "p50",
+  return fmt::format("\n{:<36}{:>8}{:>10}{:>10}{:>10}{:>10}{:>10}\n", title, "count", "mean", "p50",
                      "p90", "p99", "max");
 }
 
@@ -90,11 +90,11 @@ std::string FormatAudit(const AuditReport& r) {
                      r.trained_episodes, r.steps);
   for (const auto& [outcome, count] : r.outcomes)
     out += fmt::format("  {:<34}{:>8}\n", outcome, count);
-  out += Header("\nseconds of a step of an environment");
+  out += Header("seconds of a step of an environment");
   for (const auto& [name, steps] : r.step_seconds_of) out += StepRows(name, steps);
-  out += Header("\nseconds of a call of the policy");
+  out += Header("seconds of a call of the policy");
   out += Row("queue, prefill and decode", r.call_seconds, 3);
-  out += Header("\nof an episode, all its turns together");
+  out += Header("of an episode, its turns together");
   out += Row("seconds in the queue for a slot", r.queue_seconds, 3);
   out += Row("seconds of prefill", r.prefill_seconds, 3);
   out += Row("seconds of decode", r.decode_seconds, 3);
@@ -107,7 +107,7 @@ std::string FormatAudit(const AuditReport& r) {
   for (const auto& [what, share] : r.share)
     out += fmt::format("  {:<34}{:>7.1f} %\n", what, 100 * share);
   if (r.steps == 0) return out + "\n" + Advice(r) + Notes(r);
-  out += Header("\nof a step of the learner");
+  out += Header("of a step of the learner");
   out += Row("seconds waiting for a batch", r.lease_wait_seconds, 3);
   out += Row("seconds computing", r.step_seconds, 3);
   out += Row("buffer fill: complete groups", r.ready_groups, 1);

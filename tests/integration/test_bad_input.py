@@ -24,17 +24,27 @@ serve(Test)
 
 class ConfigurationTest(ForebayTest):
     def test_a_mistyped_command_names_the_nearest(self):
-        self.assert_fails(self.forebay("trian", "x.toml"), 2, "'forebay trian'", "the nearest is 'forebay train'")
-        self.assert_fails(self.forebay("buffer", "serv", "x"), 2, "the nearest is 'forebay buffer serve'")
+        self.assert_fails(self.forebay("trian", "x.toml"), 2, "'forebay trian'", "did you mean 'forebay train'?")
+        self.assert_fails(self.forebay("buffer", "serv", "x"), 2, "did you mean 'forebay buffer serve'?")
         done = self.forebay("zzzzzzzz")
         self.assert_fails(done, 2, "forebay --help")
-        self.assertNotIn("nearest", done.stderr)
+        self.assertNotIn("mean", done.stderr)
+
+    def test_a_mistyped_option_names_the_nearest(self):
+        self.assert_fails(self.forebay("train", "x.toml", "--ovewrite"), 2, "forebay train has no option '--ovewrite'", "mean '--overwrite'?")
+        self.assert_fails(self.forebay("buffer", "serve", "x", "--group_size=8"), 2, "forebay buffer serve has no option '--group_size'",
+                          "mean '--group-size'?")
+        done = self.forebay("audit", "x", "--zzzzzzzzzz")
+        self.assert_fails(done, 2, "'--zzzzzzzzzz' (forebay audit --help")
+        self.assertNotIn("mean", done.stderr)
 
     def test_unknown_key_names_the_nearest(self):
         done = self.train(self.write("c.toml", SMALL + "\n[learner2]\nx = 1\n"))
-        self.assert_fails(done, 2, "unknown key 'learner2'")
+        self.assert_fails(done, 2, "unknown section 'learner2'", "did you mean 'learner'?")
         done = self.train(self.write("c.toml", SMALL), "--set", "learner.learning_rat=1")
-        self.assert_fails(done, 2, "'learner.learning_rate'")
+        self.assert_fails(done, 2, "did you mean 'learner.learning_rate'?")
+        done = self.train(self.write("c.toml", SMALL), "--set", "learner.learning_rate=abc")
+        self.assert_fails(done, 2, "must be a number, but it is abc")
 
     def test_missing_configuration(self):
         self.assert_fails(self.train(self.folder / "none.toml"), 3, "none.toml")
