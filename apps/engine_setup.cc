@@ -73,8 +73,8 @@ Result<rollout::HttpEngineOptions> MakeHttpEngineOptions(const control::Config& 
 
 Result<std::unique_ptr<rollout::Engine>> MakeRunEngine(
     const control::Config& config, xla::Client& client, const LoadedModel& model,
-    const weights::Snapshot& initial, const std::string& run_folder,
-    std::function<void(const std::string&)> log) {
+    const weights::Snapshot& initial, const rollout::FirstAdapter& adapter,
+    const std::string& run_folder, std::function<void(const std::string&)> log) {
   if (config.rollout.engine == "builtin") {
     return rollout::MakeXlaEngine(MakeEngineOptions(config), client, model.model, initial);
   }
@@ -87,7 +87,9 @@ Result<std::unique_ptr<rollout::Engine>> MakeRunEngine(
   FB_ASSIGN_OR_RETURN(rollout::HttpEngineOptions options,
                       MakeHttpEngineOptions(config, model, run_folder));
   options.log = std::move(log);
-  return rollout::MakeHttpEngine(options, initial);
+  FB_ASSIGN_OR_RETURN(std::unique_ptr<rollout::HttpEngine> engine,
+                      rollout::MakeHttpEngine(options, initial, adapter));
+  return std::unique_ptr<rollout::Engine>(std::move(engine));
 }
 
 }  // namespace forebay::apps

@@ -19,12 +19,10 @@ namespace forebay::apps {
 // MakeHttpEngine do, with their errors. `client` is for the built-in one and must outlive it;
 // `run_folder` holds weights on their way to servers unless rollout.weights_folder is set; `log`
 // is told what happens to servers.
-Result<std::unique_ptr<rollout::Engine>> MakeRunEngine(const control::Config& config,
-                                                       xla::Client& client,
-                                                       const LoadedModel& model,
-                                                       const weights::Snapshot& initial,
-                                                       const std::string& run_folder,
-                                                       std::function<void(const std::string&)> log);
+Result<std::unique_ptr<rollout::Engine>> MakeRunEngine(
+    const control::Config& config, xla::Client& client, const LoadedModel& model,
+    const weights::Snapshot& initial, const rollout::FirstAdapter& adapter,
+    const std::string& run_folder, std::function<void(const std::string&)> log);
 
 // kInvalidArgument: the variable with the servers' key is not set.
 Result<rollout::HttpEngineOptions> MakeHttpEngineOptions(const control::Config& config,

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 
+#include "apps/adapter_setup.h"
 #include "apps/engine_setup.h"
 #include "apps/interrupt.h"
 #include "apps/mesh_check.h"
@@ -31,6 +32,7 @@
 #include "forebay/learner/checkpoint.h"
 #include "forebay/learner/learner.h"
 #include "forebay/rollout/engine.h"
+#include "forebay/rollout/http_engine.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/client.h"
 
@@ -99,14 +101,15 @@ class TrainRun {
     FB_ASSIGN_OR_RETURN(learner_,
                         learner::Learner::Create(options, *learner_client_, *model_.model, start_));
     if (!config_.rollout.servers.empty()) progress_.Say("asking the rollout servers");
+    FB_ASSIGN_OR_RETURN(const rollout::FirstAdapter adapter, MakeFirstAdapter(config_, *learner_));
     // Nobody should look at a run that waits for minutes and says nothing.
     const auto waiting = std::make_shared<std::atomic<bool>>(true);
-    FB_ASSIGN_OR_RETURN(engine_,
-                        MakeRunEngine(config_, *engine_client_, model_, *learner_->snapshot(),
-                                      run_->path(), [this, waiting](const std::string& sentence) {
-                                        run_->Log(sentence);
-                                        if (*waiting) progress_.Say(sentence);
-                                      }));
+    FB_ASSIGN_OR_RETURN(
+        engine_, MakeRunEngine(config_, *engine_client_, model_, *learner_->snapshot(), adapter,
+                               run_->path(), [this, waiting](const std::string& sentence) {
+                                 run_->Log(sentence);
+                                 if (*waiting) progress_.Say(sentence);
+                               }));
     *waiting = false;
     start_.train = {};  // the learner has its own copy on the device
     return OkStatus();
@@ -208,14 +211,21 @@ class TrainRun {
   void Publish(std::shared_ptr<const weights::Snapshot> snapshot) {
     const int64_t version = snapshot->policy_version;
     const int64_t trained = buffer_->ledger().trained;
-    engine_->Publish(std::move(snapshot), [this, version, trained](const Status& status) {
+    const auto taken = [this, version, trained](const Status& status) {
       if (status.ok()) {
         coordinator_->OnPublished(version, trained);
       } else if (status.code() !=
                  StatusCode::kCancelled) {  // cancelled: a newer one took its place
         Fail(status.WithContext("the engine did not take version " + std::to_string(version)));
       }
-    });
+    };
+    auto* servers = dynamic_cast<rollout::HttpEngine*>(engine_.get());
+    if (servers == nullptr || !PublishesAdapters(config_)) {
+      return engine_->Publish(std::move(snapshot), taken);
+    }
+    const Result<learner::LearnerState> state = learner_->State();
+    if (!state.ok()) return taken(state.status());
+    servers->PublishAdapter(std::move(snapshot), MakeAdapterWriter(config_, state->train), taken);
   }
 
   // The evaluation after training plays on the last weights.

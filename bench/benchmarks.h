@@ -25,8 +25,9 @@ Result<nlohmann::ordered_json> LearnerBench(const BenchOptions& options);
 // from the learner's.
 Result<nlohmann::ordered_json> RolloutBench(const BenchOptions& options);
 
-// New weights for SmolLM2-135M beside sixteen running streams: the time to the first token from
-// them, and how long it held the streams up.
+// New weights for SmolLM2-135M beside sixteen running streams, in this process and over a socket in
+// another one: the time to the first token from them, how long it held the streams up, and how much
+// of them was sent.
 Result<nlohmann::ordered_json> PublishBench(const BenchOptions& options);
 
 // The synchronous loop against the decoupled one on a slow environment, same code, same rewards.

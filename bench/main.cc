@@ -10,6 +10,7 @@
 #include "bench/benchmarks.h"
 #include "bench/buffer_engine_forebay.h"
 #include "bench/harness.h"
+#include "bench/publish_server.h"
 #include "bench/recovery_roles.h"
 #include "forebay/base/status.h"
 
@@ -108,6 +109,9 @@ int main(int argc, char** argv) {
   // A part of a benchmark that kills its parts.
   if (argc > 1 && std::string_view(argv[1]) == forebay::bench::kRecoveryRoleWord) {
     return forebay::bench::RunRecoveryRole(argc, argv);
+  }
+  if (argc > 1 && std::string_view(argv[1]) == forebay::bench::kPublishServerWord) {
+    return forebay::bench::RunPublishServer();
   }
   return forebay::bench::Main(argc, argv);
 }

@@ -5,17 +5,21 @@
 // its first token from them. The stall is how much longer than usual a stream waits for a token
 // around the moment that the weights are taken: the longest wait that ends with a token of the new
 // version, less the median wait while the upload is under way, so that it holds what the engine
-// itself stops for and nothing of the two programs that share the processors.
+// itself stops for and nothing of the two programs that share the processors. Once with the engine
+// in this process, and once over a socket, with engine and streams in another process.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -23,11 +27,16 @@
 
 #include "bench/benchmarks.h"
 #include "bench/harness.h"
+#include "bench/publish_server.h"
+#include "bench/publish_streams.h"
+#include "bench/recovery_process.h"
 #include "bench/smollm2.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
+#include "forebay/models/model.h"
 #include "forebay/rollout/engine.h"
+#include "forebay/rollout/http_engine.h"
 #include "forebay/rollout/xla_engine.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/xla/client.h"
@@ -36,78 +45,27 @@ namespace forebay::bench {
 namespace {
 
 using rollout::Engine;
-using rollout::GenerateRequest;
-using rollout::GenerateResult;
-using rollout::TokenEvent;
 
-constexpr int64_t kSlots = 16, kContext = 512;
-constexpr int32_t kNewTokens = 400;
+constexpr auto kServerStart = std::chrono::minutes(3);
 
-struct Token {
-  TimePoint at;
-  int64_t policy_version;
-  uint64_t request;
-};
+bool Everything(const std::string&) { return true; }
+// Where adapters of LoRA usually are.
+bool QueriesAndValues(const std::string& name) {
+  return name.find("q_proj") != std::string::npos || name.find("v_proj") != std::string::npos;
+}
 
-// Keeps every slot busy, and the times of the tokens of one stream at a time.
-class Streams {
- public:
-  explicit Streams(Engine& engine) : engine_(engine) {
-    for (int64_t i = 0; i < kSlots; ++i) Start(i);
-  }
-
-  std::vector<Token> tokens() const {
-    MutexLock lock(mutex_);
-    return tokens_;
-  }
-  // Ends with the requests that run; call after Engine::Shutdown.
-  int64_t cut() const {
-    MutexLock lock(mutex_);
-    return cut_;
-  }
-  void Stop() {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-  }
-
- private:
-  void Start(int64_t stream) {
-    GenerateRequest request{.prompt = {1, 2, static_cast<int32_t>(stream)},
-                            // Unequal, so that streams do not end together.
-                            .new_tokens_max = kNewTokens - static_cast<int32_t>(7 * stream),
-                            .seed = ++seed_};
-    if (stream == 0) {
-      request.on_token = [this](const TokenEvent& event) {
-        MutexLock lock(mutex_);
-        tokens_.push_back({Now(), event.policy_version, event.request});
-      };
-    }
-    engine_.Generate(std::move(request), [this, stream](const Result<GenerateResult>& result) {
-      {
-        MutexLock lock(mutex_);
-        if (stopping_) return;
-        if (!result.ok()) ++cut_;
-        if (!result.ok()) return;
-      }
-      Start(stream);
-    });
-  }
-
-  Engine& engine_;
-  uint64_t seed_ = 0;  // the engine's thread, after the constructor
-  mutable Mutex mutex_;
-  std::vector<Token> tokens_ FB_GUARDED_BY(mutex_);
-  int64_t cut_ FB_GUARDED_BY(mutex_) = 0;  // requests that failed
-  bool stopping_ FB_GUARDED_BY(mutex_) = false;
-};
-
-// The same weights with every element a little different.
+// The same weights with every element of these tensors a little different.
 std::shared_ptr<const weights::Snapshot> Stepped(const weights::TensorMap& tensors,
-                                                 int64_t policy_version) {
+                                                 int64_t policy_version,
+                                                 bool (*changes)(const std::string&)) {
   auto snapshot = std::make_shared<weights::Snapshot>();
   snapshot->policy_version = policy_version;
   const float factor = 1.0F + 1e-4F * static_cast<float>(policy_version);
   for (const auto& [name, tensor] : tensors) {
+    if (!changes(name)) {
+      snapshot->tensors[name] = tensor;
+      continue;
+    }
     std::span<std::byte> bytes;
     weights::HostTensor stepped = weights::HostTensor::Allocate(tensor.shape(), &bytes);
     const std::span<const float> from = tensor.as<float>();
@@ -118,39 +76,12 @@ std::shared_ptr<const weights::Snapshot> Stepped(const weights::TensorMap& tenso
   return snapshot;
 }
 
-struct Timing {
-  double taken_ms = 0;  // until a stream got its first token of the new version
-  double stall_ms = 0, step_ms = 0;
-  bool continued = false;  // in the middle of a sequence
-};
+using TokensSoFar = std::function<std::vector<Token>()>;
 
-Timing Measure(const std::vector<Token>& tokens, TimePoint published, int64_t version) {
-  Timing out;
-  std::vector<double> usual;
-  for (size_t i = 1; i < tokens.size(); ++i) {
-    const double wait = 1e3 * Seconds(tokens[i].at - tokens[i - 1].at);
-    if (tokens[i].policy_version == version) {
-      out.continued = tokens[i].request == tokens[i - 1].request;
-      out.taken_ms = 1e3 * Seconds(tokens[i].at - published);
-      // The token of the new version, or one beside it: a swap may fall on either side of a step.
-      double longest = wait;
-      if (i + 1 < tokens.size()) {
-        longest = std::max(longest, 1e3 * Seconds(tokens[i + 1].at - tokens[i].at));
-      }
-      if (usual.empty()) usual.push_back(wait);
-      out.step_ms = Summarize(usual).median;
-      out.stall_ms = std::max(0.0, longest - out.step_ms);
-      return out;
-    }
-    if (tokens[i - 1].at >= published) usual.push_back(wait);
-  }
-  return out;
-}
-
-Status WaitForVersion(const Streams& streams, int64_t version, size_t tokens_after) {
+Status WaitForVersion(const TokensSoFar& tokens_so_far, int64_t version, size_t tokens_after) {
   const TimePoint deadline = Now() + std::chrono::minutes(2);
   while (Now() < deadline) {
-    const std::vector<Token> tokens = streams.tokens();
+    const std::vector<Token> tokens = tokens_so_far();
     const auto of_version = std::count_if(tokens.begin(), tokens.end(), [&](const Token& token) {
       return token.policy_version == version;
     });
@@ -160,55 +91,156 @@ Status WaitForVersion(const Streams& streams, int64_t version, size_t tokens_aft
   return DeadlineExceeded(fmt::format("no token of version {} came in two minutes", version));
 }
 
+struct Timings {
+  std::vector<double> taken, stalls, steps;
+  int64_t continued = 0;
+};
+
+Status PublishAndMeasure(Engine& engine, std::shared_ptr<const weights::Snapshot> snapshot,
+                         const TokensSoFar& tokens, Timings* timings) {
+  const int64_t version = snapshot->policy_version;
+  const TimePoint published = Now();
+  std::promise<Status> promise;
+  engine.Publish(std::move(snapshot), [&](Status status) { promise.set_value(std::move(status)); });
+  FB_RETURN_IF_ERROR(promise.get_future().get());
+  FB_RETURN_IF_ERROR(WaitForVersion(tokens, version, 5));
+  const Timing timing = Measure(tokens(), published, version);
+  timings->taken.push_back(timing.taken_ms);
+  timings->stalls.push_back(timing.stall_ms);
+  timings->steps.push_back(timing.step_ms);
+  timings->continued += timing.continued ? 1 : 0;
+  return OkStatus();
+}
+
+// The engine in this process.
+Status InProcess(const BenchOptions& options, const SmolLm2& smol, int repeats, Timings* timings,
+                 std::vector<double>* swaps, int64_t* cut) {
+  FB_ASSIGN_OR_RETURN(const std::unique_ptr<xla::Client> client, MakeClient());
+  FB_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Engine> engine,
+      rollout::MakeXlaEngine({.slots = kPublishSlots, .context = kPublishContext}, *client,
+                             smol.model, {.policy_version = 0, .tensors = smol.tensors}));
+  Mutex mutex;
+  std::vector<Token> seen;
+  Streams streams(*engine, [&](const Token& token) {
+    const MutexLock lock(mutex);
+    seen.push_back(token);
+  });
+  const TokensSoFar tokens = [&] {
+    const MutexLock lock(mutex);
+    return seen;
+  };
+  Status status = WaitForVersion(tokens, 0, 20);
+  for (int64_t version = 1; status.ok() && version <= repeats; ++version) {
+    options.Say(fmt::format("publishing version {} of {}", version, repeats));
+    status =
+        PublishAndMeasure(*engine, Stepped(smol.tensors, version, Everything), tokens, timings);
+    swaps->push_back(1e3 * engine->stats().publish_stall_last_s);
+  }
+  streams.Stop();
+  engine->Shutdown();
+  *cut = streams.cut();
+  return status;
+}
+
+struct SocketFields {
+  Timings timings;
+  double fraction = 0, fraction_lora = 0;  // of the bytes, sent
+  std::vector<double> taken_lora;
+};
+
+// The engine in a process of its own, on loopback.
+Status OverSocket(const BenchOptions& options, const SmolLm2& smol, int repeats,
+                  SocketFields* fields) {
+  FB_ASSIGN_OR_RETURN(RoleProcess server, RoleProcess::Start({}, kPublishServerWord));
+  FB_ASSIGN_OR_RETURN(const std::string url, server.ReadLine(Now() + kServerStart));
+  std::vector<Token> seen;
+  std::string unread;
+  const TokensSoFar tokens = [&] {
+    unread += server.TakeReport();
+    const size_t end = unread.rfind('\n') + 1;  // 0 without a whole line
+    std::istringstream lines(unread.substr(0, end));
+    unread.erase(0, end);
+    int64_t ns = 0;
+    for (Token token; lines >> ns >> token.policy_version >> token.request;) {
+      token.at = TimePoint(std::chrono::nanoseconds(ns));  // both clocks are the machine's
+      seen.push_back(token);
+    }
+    return seen;
+  };
+  FB_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
+                      rollout::MakeHttpEngine({.protocol = rollout::HttpEngineProtocol::kForebay,
+                                               .servers = {url},
+                                               .vocab_size = smol.model->config().vocab_size,
+                                               .context = kPublishContext,
+                                               .reload = true},
+                                              {.policy_version = 0, .tensors = smol.tensors}));
+  FB_RETURN_IF_ERROR(WaitForVersion(tokens, 0, 20));
+  const auto fraction = [&](const rollout::EngineStats& before) {
+    const rollout::EngineStats after = engine->stats();
+    return static_cast<double>(after.published_bytes_sent - before.published_bytes_sent) /
+           static_cast<double>(after.published_bytes - before.published_bytes);
+  };
+  int64_t version = 0;
+  rollout::EngineStats before = engine->stats();
+  for (int i = 0; i < repeats; ++i) {
+    options.Say(fmt::format("publishing version {} of {} over a socket", ++version, repeats));
+    FB_RETURN_IF_ERROR(PublishAndMeasure(*engine, Stepped(smol.tensors, version, Everything),
+                                         tokens, &fields->timings));
+  }
+  fields->fraction = fraction(before);
+  // What differs from the last version is what does from the adapters' base after the first one.
+  Timings lora;
+  for (int i = 0; i <= repeats; ++i) {
+    if (i == 1) lora = {};
+    if (i == 1) before = engine->stats();
+    FB_RETURN_IF_ERROR(PublishAndMeasure(
+        *engine, Stepped(smol.tensors, ++version, QueriesAndValues), tokens, &lora));
+  }
+  fields->fraction_lora = fraction(before);
+  fields->taken_lora = lora.taken;
+  engine->Shutdown();
+  return server.Kill();
+}
+
 }  // namespace
 
 Result<nlohmann::ordered_json> PublishBench(const BenchOptions& options) {
   const int repeats = options.quick ? 3 : 9;
   FB_ASSIGN_OR_RETURN(const SmolLm2 smol, LoadSmolLm2());
-  FB_ASSIGN_OR_RETURN(const std::unique_ptr<xla::Client> client, MakeClient());
-  FB_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Engine> engine,
-      rollout::MakeXlaEngine({.slots = kSlots, .context = kContext}, *client, smol.model,
-                             {.policy_version = 0, .tensors = smol.tensors}));
-  Streams streams(*engine);
-  FB_RETURN_IF_ERROR(WaitForVersion(streams, 0, 20));
-  std::vector<double> taken, stalls, steps, swaps;
-  int64_t continued = 0;
-  for (int64_t version = 1; version <= repeats; ++version) {
-    options.Say(fmt::format("publishing version {} of {}", version, repeats));
-    const auto snapshot = Stepped(smol.tensors, version);
-    const TimePoint published = Now();
-    std::promise<Status> promise;
-    engine->Publish(snapshot, [&](Status status) { promise.set_value(std::move(status)); });
-    FB_RETURN_IF_ERROR(promise.get_future().get());
-    FB_RETURN_IF_ERROR(WaitForVersion(streams, version, 5));
-    const Timing timing = Measure(streams.tokens(), published, version);
-    taken.push_back(timing.taken_ms);
-    stalls.push_back(timing.stall_ms);
-    steps.push_back(timing.step_ms);
-    continued += timing.continued ? 1 : 0;
-    swaps.push_back(1e3 * engine->stats().publish_stall_last_s);
-  }
-  streams.Stop();
-  engine->Shutdown();
+  Timings here;
+  std::vector<double> swaps;
+  int64_t cut = 0;
+  FB_RETURN_IF_ERROR(InProcess(options, smol, repeats, &here, &swaps, &cut));
+  SocketFields there;
+  FB_RETURN_IF_ERROR(OverSocket(options, smol, repeats, &there));
 
+  const auto median = [](const std::vector<double>& values) { return Summarize(values).median; };
   nlohmann::ordered_json fields;
-  fields["ms_in_process"] = Summarize(taken).median;
-  fields["ms_socket"] = nullptr;  // no engine of another process takes weights over a socket yet
-  fields["engine_stall_ms"] = Summarize(stalls).median;
-  fields["decode_step_ms"] = Summarize(steps).median;
-  fields["stall_in_decode_steps"] = Summarize(stalls).median / Summarize(steps).median;
-  fields["swap_ms"] = Summarize(swaps).median;
-  // Every element is other after an optimizer step, and all of them travel.
-  fields["bytes_sent_fraction"] = 1.0;
-  fields["requests_cut"] = streams.cut();
+  fields["ms_in_process"] = median(here.taken);
+  fields["ms_socket"] = median(there.timings.taken);
+  fields["engine_stall_ms"] = median(here.stalls);
+  fields["engine_stall_ms_socket"] = median(there.timings.stalls);
+  fields["decode_step_ms"] = median(here.steps);
+  fields["decode_step_ms_socket"] = median(there.timings.steps);
+  fields["stall_in_decode_steps"] = median(here.stalls) / median(here.steps);
+  fields["swap_ms"] = median(swaps);
+  // Every element is other after an optimizer step, and all of them travel; of merged adapters of
+  // queries and values only those matrices do.
+  fields["bytes_sent_fraction"] = there.fraction;
+  fields["bytes_sent_fraction_lora"] = there.fraction_lora;
+  fields["ms_socket_lora"] = median(there.taken_lora);
+  fields["requests_cut"] = cut;
   // One may end by chance just then; if the engine drained, all would.
   fields["publishes"] = repeats;
-  fields["in_the_middle_of_a_sequence"] = continued;
-  fields["generation_drained"] = continued == 0;
-  fields["spread"] = {{"ms_in_process", ToJson(Summarize(taken))},
-                      {"engine_stall_ms", ToJson(Summarize(stalls))},
-                      {"decode_step_ms", ToJson(Summarize(steps))}};
+  fields["in_the_middle_of_a_sequence"] = here.continued;
+  fields["in_the_middle_of_a_sequence_socket"] = there.timings.continued;
+  fields["generation_drained"] = here.continued == 0 || there.timings.continued == 0;
+  fields["spread"] = {{"ms_in_process", ToJson(Summarize(here.taken))},
+                      {"ms_socket", ToJson(Summarize(there.timings.taken))},
+                      {"engine_stall_ms", ToJson(Summarize(here.stalls))},
+                      {"engine_stall_ms_socket", ToJson(Summarize(there.timings.stalls))},
+                      {"decode_step_ms", ToJson(Summarize(here.steps))}};
   return fields;
 }
 

@@ -23,14 +23,15 @@
 
 namespace forebay::bench {
 
-Result<RoleProcess> RoleProcess::Start(const std::vector<std::string>& args) {
+Result<RoleProcess> RoleProcess::Start(const std::vector<std::string>& args,
+                                       const std::string& word) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus("cannot make a pipe", errno);
   Fd ours(ends[0]), theirs(ends[1]);
   ::fcntl(ours.get(), F_SETFL, O_NONBLOCK);
   // A writer must not wait in a report for a reader that is busy.
   ::fcntl(theirs.get(), F_SETPIPE_SZ, 1 << 20);
-  std::vector<std::string> words = {"forebay-bench", "recovery-role"};
+  std::vector<std::string> words = {"forebay-bench", word};
   words.insert(words.end(), args.begin(), args.end());
   std::vector<char*> argv;
   argv.reserve(words.size() + 1);

@@ -8,17 +8,19 @@
 #include <utility>
 #include <vector>
 
+#include "bench/recovery_roles.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/file.h"
 #include "forebay/base/status.h"
 
 namespace forebay::bench {
 
-// This very program again, with "recovery-role" as its first argument (RunRecoveryRole). What it
+// This very program again, with a word that says what it is to be as its first argument. What it
 // writes to RoleReport() is read here. Dies with the process that started it. Not thread-safe.
 class RoleProcess {
  public:
-  static Result<RoleProcess> Start(const std::vector<std::string>& args);
+  static Result<RoleProcess> Start(const std::vector<std::string>& args,
+                                   const std::string& word = kRecoveryRoleWord);
   // Moved-from and killed ones have no process.
   RoleProcess(RoleProcess&& other) noexcept;
   RoleProcess& operator=(RoleProcess&& other) noexcept;

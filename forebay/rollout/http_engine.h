@@ -35,13 +35,13 @@ struct HttpEngineOptions {
   int64_t requests_per_server_max = 64;  // sent at once; more wait here
   int64_t waiting_max = 4096;
 
-  // New weights: written as a Hugging Face folder below `weights_folder`, which the servers see
-  // under the same path, and reloaded from there; kForebay needs no folder, what a server lacks
-  // goes over its socket. False: the servers keep the weights they have.
+  // New weights: written as Hugging Face folders below one of the run's own in `weights_folder`,
+  // which the servers see under the same path, and reloaded from there; kForebay needs no folder,
+  // what a server lacks goes over its socket. False: the servers keep the weights they have.
   bool reload = false;
   std::string weights_folder;
-  // kForebay: who gives the weights. A server takes them of one run at a time; a process that goes
-  // on with a run has the run's name.
+  // Who gives the weights. A server of kForebay takes them of one run at a time; a process that
+  // goes on with a run has the run's name.
   std::string publisher = "forebay";
   weights::ModelFiles files;  // without tensors: what is written beside new weights
   // Without reload: the newest version, counted from the first, that may still be published. The
@@ -55,6 +55,23 @@ struct HttpEngineOptions {
   size_t answer_bytes_max = size_t{64} << 20;
   // Told what happens to servers, a sentence each; may be null. On the engine's thread.
   std::function<void(const std::string&)> log;
+};
+
+// Writes a LoRA adapter into a folder that it makes, as PEFT's two files. Blocks; on any thread.
+using AdapterWriter = std::function<Status(const std::string& folder)>;
+
+// What a LoRA run begins with.
+struct FirstAdapter {
+  AdapterWriter write;      // null: weights are reloaded whole
+  weights::TensorMap base;  // what the adapters are added to
+};
+
+class HttpEngine : public Engine {
+ public:
+  // As Publish, of an engine that has a FirstAdapter. `snapshot` is what the adapter gives, merged
+  // into the base.
+  virtual void PublishAdapter(std::shared_ptr<const weights::Snapshot> snapshot,
+                              AdapterWriter adapter, std::function<void(Status)> taken) = 0;
 };
 
 // An engine over servers that stand already. Blocks until every server is ready: it answers, its
@@ -79,7 +96,12 @@ struct HttpEngineOptions {
 // decide as much as the server lets them. Requests whose log-probabilities the server would not
 // tell of the distribution it samples are refused (kInvalidArgument): which, is asked of it at
 // first. kLlamaCpp has no penalties, logit bias or stop strings, kSglang no filters.
-Result<std::unique_ptr<Engine>> MakeHttpEngine(const HttpEngineOptions& options,
-                                               const weights::Snapshot& initial);
+//
+// With an adapter (kVllm, kSglang, reload), servers reload the base once, and then load adapters
+// over it, each version under a name that requests give; nothing is drained for them. A server
+// without a way to load one takes merged weights.
+Result<std::unique_ptr<HttpEngine>> MakeHttpEngine(const HttpEngineOptions& options,
+                                                   const weights::Snapshot& initial,
+                                                   const FirstAdapter& adapter = {});
 
 }  // namespace forebay::rollout

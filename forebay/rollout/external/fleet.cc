@@ -41,19 +41,25 @@ int64_t Micros(Duration duration) {
 }  // namespace
 
 Fleet::Fleet(Loop& loop, HttpClient& client, WorkerPool& workers, const HttpEngineOptions& options,
-             const weights::Snapshot& initial, std::string folder)
+             const weights::Snapshot& initial, Folders folders)
     : loop_(loop),
       workers_(workers),
       options_(options),
       gives_(options.reload && options.protocol == HttpEngineProtocol::kForebay),
+      gives_adapters_(!folders.base.empty()),
+      base_folder_(std::move(folders.base)),
       wire_(MakeWire(options)),
       first_version_(initial.policy_version),
+      started_us_(WallMicros()),
       policy_version_(initial.policy_version) {
   for (const auto& [name, tensor] : initial.tensors) names_.emplace(name, tensor.shape());
-  target_ = {.version = initial.policy_version, .folder = std::move(folder)};
+  target_ = {.version = initial.policy_version,
+             .folder = std::move(folders.merged),
+             .adapter_folder = std::move(folders.adapter)};
+  if (gives_adapters_) target_.snapshot = std::make_shared<weights::Snapshot>(initial);
   if (gives_) target_.offering = MakeOffering(std::make_shared<weights::Snapshot>(initial));
   target_.digest = gives_ ? target_.offering->digest : weights::Digest(initial.tensors);
-  const Publisher::Identity identity{.name = options.publisher, .started_us = WallMicros()};
+  const Publisher::Identity identity{.name = options.publisher, .started_us = started_us_};
   {
     const MutexLock lock(mutex_);
     digest_ = target_.digest;
@@ -85,7 +91,7 @@ void Fleet::Stop() {
   while (!running_.empty()) {
     Done done = std::move(running_.begin()->second.done);
     running_.erase(running_.begin());  // closes its connection
-    if (done) done(ended);
+    done(ended);
   }
   for (const std::unique_ptr<Member>& member : members_) {
     member->active = 0;
@@ -129,6 +135,7 @@ void Fleet::Generate(uint64_t id, GenerateRequest request, Done done) {
       priority_of_.erase(at);
       node.mapped().done(
           DeadlineExceeded("the request's deadline passed while it waited for a server"));
+      Dispatch();  // counts what waits
     });
   }
   const int64_t priority = waiting.request.priority;
@@ -238,6 +245,8 @@ Status Fleet::CheckVersions(const Running& running, const WireAnswer& answer) co
     return OkStatus();
   }
   if (answer.version.empty()) return OkStatus();
+  // An adapter is asked for by its name, and the label is of what is under it.
+  if (!member.adapter.empty()) return OkStatus();
   const std::string expected =
       options_.reload ? std::to_string(running.version) : member.label.value_or("");
   return expected.empty() || answer.version == expected ? OkStatus()

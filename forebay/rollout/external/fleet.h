@@ -35,17 +35,22 @@ using Done = std::function<void(Result<GenerateResult>)>;
 // calls on the loop but the constructor and what says otherwise. Stop before destruction.
 class Fleet {
  public:
-  // `initial`: its version, names and shapes, digest; its tensors are in `folder` if the servers
-  // reload from one. Reads all of it.
+  // Where the first weights are.
+  struct Folders {
+    std::string merged;         // all of them, if the servers reload from a folder
+    std::string base, adapter;  // or what is under an adapter, and the adapter
+  };
+  // `initial`: its version, names and shapes, digest. Reads all of it.
   Fleet(Loop& loop, HttpClient& client, WorkerPool& workers, const HttpEngineOptions& options,
-        const weights::Snapshot& initial, std::string folder);
+        const weights::Snapshot& initial, Folders folders);
 
   void Start();
   // Fails everything with kUnavailable; no callback runs after it.
   void Stop();
   void Generate(uint64_t id, GenerateRequest request, Done done);
   void Cancel(uint64_t id);
-  void Publish(std::shared_ptr<const weights::Snapshot> snapshot,
+  // `adapter`: null, or what the snapshot adds to the base model.
+  void Publish(std::shared_ptr<const weights::Snapshot> snapshot, AdapterWriter adapter,
                std::function<void(Status)> taken);
 
   // Any thread. Waits until every server is ready, or one says that it never will be.
@@ -63,6 +68,9 @@ class Fleet {
     bool draining = false;                 // gets none until it has new weights
     int64_t active = 0;                    // requests on it
     int64_t version = -1;                  // of its weights; -1: unknown
+    std::string adapter;                   // the one that samples, by its name there
+    bool loads_adapters = true;            // as far as is known
+    bool has_base = false;                 // the weights that adapters are loaded over
     int64_t version_max = -1;              // that it may have by now: it is being given
     int64_t failures = 0;                  // answers in a row that were 500 or garbage
     int64_t health_failures = 0;           // checks in a row, likewise
@@ -82,7 +90,7 @@ class Fleet {
   };
   struct Running {
     GenerateRequest request;
-    Done done;  // null: it has ended
+    Done done;
     TimePoint since, sent;
     int64_t version = 0;
     Member* member = nullptr;
@@ -90,12 +98,15 @@ class Fleet {
   };
   struct Target {
     int64_t version = 0;
-    std::string digest, folder;
-    std::shared_ptr<const Offering> offering;  // in place of a folder
-    std::function<void(Status)> taken;         // null: told already
+    std::string digest;
+    std::string folder, adapter_folder;                 // "": not written
+    std::shared_ptr<const weights::Snapshot> snapshot;  // if a folder may have to be written yet
+    std::shared_ptr<const Offering> offering;           // in place of a folder
+    std::function<void(Status)> taken;                  // null: told already
   };
   struct Next {
     std::shared_ptr<const weights::Snapshot> snapshot;
+    AdapterWriter adapter;
     std::function<void(Status)> taken;
   };
 
@@ -110,29 +121,37 @@ class Fleet {
   Status CheckVersions(const Running& running, const WireAnswer& answer) const;
   Status NoServer() const;
 
-  // fleet_servers.cc: servers and weights.
+  // fleet_servers.cc: servers.
   Task<void> Supervise(Member* member);
   Task<Status> Prepare(Member* member);
-  Task<Status> PrepareReload(Member* member, std::string version);
-  Task<Status> PreparePublisher(Member* member);
-  Task<Status> Refresh(Member* member);
-  Task<Status> Give(Member* member);
   Task<void> WaitFor(Member* member, Duration at_most);
   void Wake(Member& member);
   void Suspect(Member& member, const Status& why);
   void Lose(Member& member, const Status& why);
   static bool Passes(const Status& status, int64_t* in_a_row);
-  void Settle();
   void TellStart();
+  void Log(const std::string& sentence) const;
+
+  // fleet_weights.cc: weights.
   Status CheckCoverage(const weights::Snapshot& snapshot) const;
   void PublishNext();
+  std::string MergedFolder(int64_t version) const;
   Task<void> Write(Next next);
-  void Log(const std::string& sentence) const;
+  void Settle();
+  Task<Status> PrepareReload(Member* member, ServerFacts facts);
+  Task<Status> PreparePublisher(Member* member);
+  Task<Status> Refresh(Member* member);
+  Task<Status> Give(Member* member);
+  Task<Status> LoadAdapter(Member* member);
+  Task<Status> Reload(Member* member, bool base);
+  Task<Status> WriteMerged();
 
   Loop& loop_;
   WorkerPool& workers_;
   const HttpEngineOptions& options_;
   const bool gives_;  // weights over sockets, while requests go on
+  const bool gives_adapters_;
+  const std::string base_folder_;
   const std::unique_ptr<Wire> wire_;
   std::map<std::string, xla::Shape> names_;  // of the model's tensors
   bool stopped_ = false;
@@ -144,9 +163,12 @@ class Fleet {
   std::optional<Next> next_;
   std::optional<Task<void>> writing_;
   bool write_done_ = true;
-  std::vector<std::string> folders_;  // of earlier versions
+  std::vector<std::string> folders_;   // of earlier versions
+  std::vector<std::string> adapters_;  // likewise; the last one may still be read
+  int64_t adapters_loaded_ = 0;
   Member* reloading_ = nullptr;
   const int64_t first_version_;
+  const int64_t started_us_;  // tells names of ours from those of a run before
 
   std::atomic<int64_t> policy_version_;
   mutable Mutex mutex_;

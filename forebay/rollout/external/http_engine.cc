@@ -3,12 +3,14 @@
 #include <fmt/core.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <future>
 #include <memory>
+#include <span>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -23,6 +25,7 @@
 #include "forebay/base/worker_pool.h"
 #include "forebay/rollout/engine.h"
 #include "forebay/rollout/external/fleet.h"
+#include "forebay/weights/manifest.h"
 #include "forebay/weights/model_files.h"
 #include "forebay/weights/snapshot.h"
 
@@ -43,7 +46,13 @@ Status CheckRequest(const GenerateRequest& request, int64_t context, int64_t voc
     }
   }
   if (request.new_tokens_max < 1) return InvalidArgument("new_tokens_max must be at least 1");
-  if (!(request.temperature >= 0)) return InvalidArgument("temperature must be at least 0");
+  if (!(request.temperature >= 0 && std::isfinite(request.temperature))) {
+    return InvalidArgument("temperature must be a number from 0");
+  }
+  for (const double penalty :
+       {request.repetition_penalty, request.presence_penalty, request.frequency_penalty}) {
+    if (!std::isfinite(penalty)) return InvalidArgument("penalties must be finite");
+  }
   if (!(request.top_p > 0 && request.top_p <= 1)) return InvalidArgument("top_p is not in (0, 1]");
   if (!(request.min_p >= 0 && request.min_p <= 1)) return InvalidArgument("min_p is not in [0, 1]");
   if (request.top_k < 0) return InvalidArgument("top_k must be at least 0");
@@ -53,27 +62,37 @@ Status CheckRequest(const GenerateRequest& request, int64_t context, int64_t voc
   return OkStatus();
 }
 
-// Servers of ours need no folder, and must not have one removed.
+// A folder of this run's own, whose name a process that goes on with the run finds again: what
+// others keep in options.weights_folder is theirs. Servers of ours need none.
 HttpEngineOptions Adjusted(HttpEngineOptions options) {
   if (options.protocol == HttpEngineProtocol::kForebay) options.weights_folder.clear();
+  if (options.weights_folder.empty()) return options;
+  const weights::ContentId name = weights::ContentOf(std::as_bytes(std::span(options.publisher)));
+  options.weights_folder += fmt::format("/forebay_{:016x}", name.high);
   return options;
 }
 
-class HttpEngine final : public Engine {
+class FleetEngine final : public HttpEngine {
  public:
-  explicit HttpEngine(const HttpEngineOptions& options)
+  explicit FleetEngine(const HttpEngineOptions& options)
       : options_(Adjusted(options)), loop_(MakeLoop()), workers_(std::make_unique<WorkerPool>(1)) {}
-  ~HttpEngine() override { Shutdown(); }
+  ~FleetEngine() override { Shutdown(); }
 
-  Status Start(const weights::Snapshot& initial) {
-    std::string folder;
-    if (writes_folders()) {
-      folder = fmt::format("{}/version_{:06}", options_.weights_folder, initial.policy_version);
-      weights::ModelFiles files = options_.files;
-      files.tensors = initial.tensors;
+  Status Start(const weights::Snapshot& initial, const FirstAdapter& adapter) {
+    external::Fleet::Folders folders;
+    RemoveFolder();  // of a process that was killed
+    if (writes_folders() && adapter.write) {
+      folders.base = options_.weights_folder + "/base";
+      folders.adapter =
+          fmt::format("{}/adapter_{:06}", options_.weights_folder, initial.policy_version);
+      FB_RETURN_IF_ERROR(WriteFolder(folders.base, adapter.base));
       std::error_code ignored;
-      std::filesystem::remove_all(folder, ignored);
-      FB_RETURN_IF_ERROR(weights::WriteModelFolder(folder, files));
+      std::filesystem::remove_all(folders.adapter, ignored);
+      FB_RETURN_IF_ERROR(adapter.write(folders.adapter));
+    } else if (writes_folders()) {
+      folders.merged =
+          fmt::format("{}/version_{:06}", options_.weights_folder, initial.policy_version);
+      FB_RETURN_IF_ERROR(WriteFolder(folders.merged, initial.tensors));
     }
     FB_ASSIGN_OR_RETURN(
         client_,
@@ -81,7 +100,7 @@ class HttpEngine final : public Engine {
                                         static_cast<size_t>(options_.requests_per_server_max) + 4,
                                     .ca_file = options_.ca_file}));
     fleet_ = std::make_unique<external::Fleet>(*loop_, *client_, *workers_, options_, initial,
-                                               std::move(folder));
+                                               std::move(folders));
     thread_ = std::thread([this] { loop_->Run(); });
     loop_->Post([this] { fleet_->Start(); });
     return fleet_->AwaitStart(Now() + options_.start_deadline);
@@ -117,9 +136,15 @@ class HttpEngine final : public Engine {
 
   void Publish(std::shared_ptr<const weights::Snapshot> snapshot,
                std::function<void(Status)> taken) override {
-    Post([this, snapshot = std::move(snapshot), taken = std::move(taken)](bool ended) {
+    PublishAdapter(std::move(snapshot), nullptr, std::move(taken));
+  }
+
+  void PublishAdapter(std::shared_ptr<const weights::Snapshot> snapshot, AdapterWriter adapter,
+                      std::function<void(Status)> taken) override {
+    Post([this, snapshot = std::move(snapshot), adapter = std::move(adapter),
+          taken = std::move(taken)](bool ended) {
       if (ended) return taken(Cancelled("the engine has been shut down"));
-      fleet_->Publish(snapshot, taken);
+      fleet_->Publish(snapshot, adapter, taken);
     });
   }
 
@@ -129,6 +154,7 @@ class HttpEngine final : public Engine {
   EngineStats stats() const override { return fleet_->stats(); }
 
   void Shutdown() override {
+    const MutexLock joining(join_mutex_);  // a second caller returns when it is done
     {
       const MutexLock lock(mutex_);
       if (std::exchange(ended_, true)) return;
@@ -144,13 +170,24 @@ class HttpEngine final : public Engine {
     workers_.reset();
     loop_->Post([this] { loop_->Stop(); });
     thread_.join();  // may wait: as above
-    if (writes_folders()) {
-      std::error_code ignored;
-      std::filesystem::remove_all(options_.weights_folder, ignored);
-    }
+    RemoveFolder();
   }
 
  private:
+  void RemoveFolder() const {
+    if (!writes_folders()) return;
+    const std::filesystem::path folder = options_.weights_folder;
+    std::error_code ignored;
+    std::filesystem::remove_all(folder, ignored);
+    std::filesystem::remove(folder.parent_path(), ignored);  // if it is empty
+  }
+  Status WriteFolder(const std::string& folder, const weights::TensorMap& tensors) const {
+    weights::ModelFiles files = options_.files;
+    files.tensors = tensors;
+    std::error_code ignored;
+    std::filesystem::remove_all(folder, ignored);
+    return weights::WriteModelFolder(folder, files);
+  }
   bool writes_folders() const { return options_.reload && !options_.weights_folder.empty(); }
 
   // Runs fn(false) on the loop, or fn(true) here if it has ended.
@@ -170,14 +207,16 @@ class HttpEngine final : public Engine {
   std::unique_ptr<external::Fleet> fleet_;
   std::thread thread_;
   std::atomic<uint64_t> next_id_ = 1;
+  Mutex join_mutex_;
   Mutex mutex_;
   bool ended_ FB_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> MakeHttpEngine(const HttpEngineOptions& options,
-                                               const weights::Snapshot& initial) {
+Result<std::unique_ptr<HttpEngine>> MakeHttpEngine(const HttpEngineOptions& options,
+                                                   const weights::Snapshot& initial,
+                                                   const FirstAdapter& adapter) {
   if (options.servers.empty()) return InvalidArgument("there is no rollout server");
   for (const std::string& url : options.servers) {
     const Result<HttpUrl> parsed = ParseUrl(url + "/health");
@@ -195,9 +234,13 @@ Result<std::unique_ptr<Engine>> MakeHttpEngine(const HttpEngineOptions& options,
   if (options.reload && options.protocol == HttpEngineProtocol::kLlamaCpp) {
     return InvalidArgument("llama.cpp's server cannot take new weights: set reload to false");
   }
-  auto engine = std::make_unique<HttpEngine>(options);
-  FB_RETURN_IF_ERROR(engine->Start(initial));
-  return std::unique_ptr<Engine>(std::move(engine));
+  if (adapter.write && (!options.reload || options.protocol == HttpEngineProtocol::kForebay ||
+                        options.protocol == HttpEngineProtocol::kLlamaCpp)) {
+    return InvalidArgument("adapters are for servers of vLLM and SGLang that take weights");
+  }
+  auto engine = std::make_unique<FleetEngine>(options);
+  FB_RETURN_IF_ERROR(engine->Start(initial, adapter));
+  return std::unique_ptr<HttpEngine>(std::move(engine));
 }
 
 }  // namespace forebay::rollout

@@ -5,193 +5,31 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <future>
 #include <memory>
-#include <nlohmann/json.hpp>
-#include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "forebay/base/clock.h"
-#include "forebay/base/http.h"
-#include "forebay/base/http/http_testing.h"
-#include "forebay/base/http_server.h"
+#include "forebay/base/file.h"
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
-#include "forebay/base/task.h"
 #include "forebay/rollout/engine.h"
+#include "forebay/rollout/external/scripted_servers_testing.h"
 #include "forebay/trajectory/trajectory.h"
 #include "forebay/weights/snapshot.h"
 #include "forebay/weights/tiny_model.h"
-#include "forebay/xla/shape.h"
 
 namespace forebay::rollout {
 namespace {
 
+using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Not;
-using Json = nlohmann::ordered_json;
-using std::chrono::milliseconds;
-
-// vLLM as far as the engine knows it.
-class Vllm {
- public:
-  Vllm()
-      : server_(std::make_unique<TestServer>(
-            [this](HttpExchange& exchange) { return Handle(exchange); })) {}
-  ~Vllm() { Die(); }
-  std::string url() const { return url_.empty() ? server_->url() : url_; }
-  void Die() {
-    if (!server_) return;
-    url_ = server_->url();
-    server_.reset();
-  }
-
-  std::atomic<bool> raw = false;      // tells the same log-probabilities at every temperature
-  std::atomic<bool> hangs = false;    // generates until the client goes away
-  std::atomic<bool> paused = false;   // as a run that was killed may leave it
-  std::atomic<bool> garbage = false;  // generates tokens without log-probabilities
-  std::atomic<bool> sick = false;     // /health is answered with 500
-  std::atomic<bool> refuses_weights = false;
-  std::atomic<int> fails_each = 0;  // of so many requests to generate one is answered with 500
-  std::atomic<int> generated = 0, running = 0, most_running = 0, gone = 0;
-  std::string model = "policy", key;
-  std::string version = "default";  // on the server's loop once it runs
-  std::vector<std::string> calls() {
-    const MutexLock lock(mutex_);
-    return calls_;
-  }
-
- private:
-  Json Answer(const Json& ask) const {
-    const Json& params = ask["sampling_params"];
-    const double temperature = params["temperature"];
-    const double logprob = raw || temperature == 0 ? -1.0 : -1.0 / temperature;
-    Json content = Json::array();
-    const std::vector<int32_t> tokens = {72, weights::kTinyEnd};
-    for (const int32_t token : tokens) {
-      Json tops = Json::array();
-      for (int32_t k = 0; k < params["logprobs"].get<int32_t>(); ++k) {
-        tops.push_back({{"token_id", token}, {"logprob", logprob}});
-      }
-      content.push_back({{"token_id", token}, {"logprob", logprob}, {"top_logprobs", tops}});
-    }
-    Json choice = {{"token_ids", tokens}, {"finish_reason", "stop"}};
-    if (!garbage) choice["logprobs"]["content"] = content;
-    choice["weight_versions"] = {{{"version", version}, {"start", 0}, {"end", 2}}};
-    return {{"choices", {choice}}};
-  }
-
-  Task<void> Handle(HttpExchange& exchange) {
-    const HttpRequest& request = exchange.request();
-    const std::string path(request.path());
-    HttpResponse response{.body = "{}"};
-    const Json ask = Json::parse(request.body, nullptr, false);
-    {
-      const MutexLock lock(mutex_);
-      if (path != "/health" && path != "/v1/models") calls_.push_back(path);
-    }
-    if (!key.empty() && request.bearer() != key) {
-      response.status = 401;
-    } else if (path == "/health") {
-      response.status = sick ? 500 : 200;
-    } else if (path == "/v1/models") {
-      response.body = Json({{"data", {{{"id", model}, {"max_model_len", 256}}}}}).dump();
-    } else if (path == "/inference/v1/generate") {
-      most_running = std::max<int>(most_running, ++running);
-      exchange.OnDisconnect([this] { ++gone; });
-      while ((hangs || paused) && !exchange.disconnected()) {
-        auto sleep = server_->thread().loop().SleepUntil(Now() + milliseconds(1));
-        co_await sleep;
-      }
-      exchange.OnDisconnect(nullptr);
-      --running;
-      ++generated;
-      response.body = Answer(ask).dump();
-      if (fails_each > 0 && ++asked_ % fails_each == 0) response.status = 500;
-    } else if (path == "/collective_rpc") {
-      if (refuses_weights) response.status = 500;
-      const std::string folder = ask["kwargs"]["weights_path"];
-      reloadable_ = std::filesystem::exists(folder + "/model.safetensors") &&
-                    std::filesystem::exists(folder + "/config.json");
-    } else if (path == "/resume") {
-      paused = false;
-    } else if (path == "/update_weight_version") {
-      if (reloadable_) version = ask["new_version"];
-    } else if (path == "/weight_info") {
-      response.body = Json({{"weight_version", version}}).dump();
-    }
-    Task<Status> responding = exchange.Respond(std::move(response));
-    const Status ignored = co_await std::move(responding);
-    static_cast<void>(ignored);
-  }
-
-  bool reloadable_ = false;
-  int asked_ = 0;
-  Mutex mutex_;
-  std::vector<std::string> calls_ FB_GUARDED_BY(mutex_);
-  std::string url_;
-  std::unique_ptr<TestServer> server_;
-};
-
-std::shared_ptr<weights::Snapshot> Weights(int64_t version,
-                                           std::vector<std::string> names = {"a", "b"}) {
-  auto out = std::make_shared<weights::Snapshot>();
-  out->policy_version = version;
-  for (const std::string& name : names) {
-    std::span<std::byte> bytes;
-    weights::HostTensor tensor = weights::HostTensor::Allocate({xla::DType::kF32, {2}}, &bytes);
-    std::ranges::fill(bytes, static_cast<std::byte>(version));
-    out->tensors.emplace(name, tensor);
-  }
-  return out;
-}
-
-class HttpEngineTest : public ::testing::Test {
- protected:
-  HttpEngineTest() {
-    options_.model = "policy";
-    options_.vocab_size = weights::kTinyVocabSize;
-    options_.context = 256;
-    options_.health_period = milliseconds(20);
-    options_.weights_folder = ::testing::TempDir() + "/forebay_http_engine_" +
-                              ::testing::UnitTest::GetInstance()->current_test_info()->name();
-    options_.files = weights::TinyModelFiles({});
-  }
-  Result<std::unique_ptr<Engine>> Make(std::vector<Vllm*> servers) {
-    for (const Vllm* server : servers) options_.servers.push_back(server->url());
-    return MakeHttpEngine(options_, *Weights(0));
-  }
-  static std::future<Result<GenerateResult>> Ask(Engine& engine, double temperature = 1) {
-    auto done = std::make_shared<std::promise<Result<GenerateResult>>>();
-    engine.Generate({.prompt = {1, 2},
-                     .temperature = temperature,
-                     .stop_tokens = {weights::kTinyEnd},
-                     .deadline = Now() + std::chrono::seconds(60)},
-                    [done](Result<GenerateResult> r) { done->set_value(std::move(r)); });
-    return done->get_future();
-  }
-  static Status Publish(Engine& engine, std::shared_ptr<const weights::Snapshot> snapshot) {
-    auto done = std::make_shared<std::promise<Status>>();
-    engine.Publish(std::move(snapshot), [done](Status s) { done->set_value(std::move(s)); });
-    return done->get_future().get();
-  }
-  static void Until(const std::function<bool()>& condition) {
-    const TimePoint deadline = Now() + std::chrono::seconds(60);
-    while (!condition() && Now() < deadline) std::this_thread::sleep_for(milliseconds(2));
-    ASSERT_TRUE(condition());
-  }
-
-  HttpEngineOptions options_;
-};
 
 TEST_F(HttpEngineTest, TokensAndLogprobsComeBackWithTheirVersion) {
   Vllm server;
@@ -389,6 +227,40 @@ TEST_F(HttpEngineTest, NewWeightsAreReloadedByEveryServerInItsOrder) {
                                  "/update_weight_version", "/resume", "/weight_info"));
   (*engine)->Shutdown();
   EXPECT_FALSE(std::filesystem::exists(options_.weights_folder));
+}
+
+TEST_F(HttpEngineTest, WhatOthersKeepInTheFolderStays) {
+  Vllm server;
+  options_.reload = true;
+  std::filesystem::create_directories(options_.weights_folder);
+  const std::string foreign = options_.weights_folder + "/model.safetensors";
+  ASSERT_TRUE(WriteFileAtomic(foreign, "of somebody else").ok());
+  {
+    const auto engine = Make({&server});
+    ASSERT_TRUE(engine.ok()) << engine.status().ToString();
+    ASSERT_TRUE(Publish(**engine, Weights(1)).ok());
+  }
+  EXPECT_EQ(ReadFile(foreign, 100).value(), "of somebody else");
+  int64_t left = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(options_.weights_folder)) {
+    left += entry.exists() ? 1 : 0;
+  }
+  EXPECT_EQ(left, 1);
+  std::filesystem::remove_all(options_.weights_folder);
+}
+
+TEST_F(HttpEngineTest, AServersDeadlineBeginsWithItsTurn) {
+  Vllm one, two, three;
+  options_.reload = true;
+  options_.reload_deadline = std::chrono::seconds(5);
+  const auto engine = Make({&one, &two, &three});
+  ASSERT_TRUE(engine.ok()) << engine.status().ToString();
+  // Each takes most of its deadline; all of them together more than it.
+  one.reload_takes = two.reload_takes = three.reload_takes = std::chrono::seconds(2);
+  ASSERT_TRUE(Publish(**engine, Weights(1)).ok());
+  EXPECT_EQ(one.version, "1");
+  EXPECT_EQ(two.version, "1");
+  EXPECT_EQ(three.version, "1");
 }
 
 TEST_F(HttpEngineTest, AServerThatAKilledRunLeftPausedIsRoused) {

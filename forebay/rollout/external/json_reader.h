@@ -1,4 +1,4 @@
-// JsonReader: typed fields of a server's answer; the first wrong one is kDataLoss.
+// Fields of a server's answer; one that is missing or wrong is kDataLoss.
 #pragma once
 
 #include <cstdint>

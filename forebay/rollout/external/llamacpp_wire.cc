@@ -29,7 +29,8 @@ Result<TokenLogprob> Entry(const Json& entry, bool processed) {
 
 class LlamaCppWire final : public Wire {
  public:
-  Result<Ask> Generate(const GenerateRequest& request) const override {
+  Result<Ask> Generate(const GenerateRequest& request,
+                       const std::string& /*adapter*/) const override {
     if (!request.stop_strings.empty()) {
       return InvalidArgument("llama.cpp drops the tokens of stop strings: use stop tokens");
     }

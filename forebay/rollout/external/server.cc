@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -68,7 +69,7 @@ bool Differs(const WireAnswer& a, const WireAnswer& b) {
 
 }  // namespace
 
-Task<Result<std::string>> Server::Send(Ask ask, TimePoint deadline, std::string remedy) {
+Task<Result<HttpResponse>> Server::Exchange(Ask ask, TimePoint deadline) {
   HttpCall call{
       .request = {.method = ask.method, .url = url_ + ask.target, .body = std::move(ask.body)},
       .deadline = deadline,
@@ -79,16 +80,22 @@ Task<Result<std::string>> Server::Send(Ask ask, TimePoint deadline, std::string 
     call.request.headers.Add("Authorization", "Bearer " + options_.token);
   }
   Task<Result<HttpResponse>> sending = client_.Send(std::move(call));
-  Result<HttpResponse> response = co_await std::move(sending);
+  co_return co_await std::move(sending);
+}
+
+Task<Result<std::string>> Server::Send(Ask ask, TimePoint deadline, std::string remedy) {
+  const Ask what{.method = ask.method, .target = ask.target};
+  Task<Result<HttpResponse>> exchanging = Exchange(std::move(ask), deadline);
+  Result<HttpResponse> response = co_await std::move(exchanging);
   if (!response.ok()) co_return response.status();
   if (response->status != 200) {
-    co_return FromHttp(response->status, response->body, ask, remedy).WithContext(url_);
+    co_return FromHttp(response->status, response->body, what, remedy).WithContext(url_);
   }
   co_return std::move(response->body);
 }
 
 Task<Result<WireAnswer>> Server::Generate(GenerateRequest request) {
-  Result<Ask> ask = wire_.Generate(request);
+  Result<Ask> ask = wire_.Generate(request, adapter_);
   if (!ask.ok()) co_return ask.status();
   Task<Result<std::string>> sending =
       Send(std::move(*ask), request.deadline, wire_.generate_remedy());
@@ -97,6 +104,36 @@ Task<Result<WireAnswer>> Server::Generate(GenerateRequest request) {
   Result<WireAnswer> answer = wire_.Read(*body, request);
   if (!answer.ok()) co_return answer.status().WithContext(url_);
   co_return std::move(*answer);
+}
+
+Task<Status> Server::LoadAdapter(std::string name, std::string folder, TimePoint deadline) {
+  std::optional<Ask> ask = wire_.LoadAdapter(name, folder);
+  if (!ask) co_return Unimplemented(url_ + " is of a kind that loads no adapters");
+  const Ask what{.method = ask->method, .target = ask->target};
+  Task<Result<HttpResponse>> exchanging = Exchange(std::move(*ask), deadline);
+  const Result<HttpResponse> response = co_await std::move(exchanging);
+  if (!response.ok()) co_return response.status();
+  if (response->status == 404 || response->status == 405) {
+    co_return Unimplemented(fmt::format("{} has no {}", url_, what.target));
+  }
+  if (response->status != 200) {
+    co_return FromHttp(response->status, response->body, what, "").WithContext(url_);
+  }
+  // vLLM answers with a sentence.
+  const Result<Json> answer = ParseAnswer(response->body);
+  if (answer.ok() && Field(*answer, "success") == false) {
+    co_return FailedPrecondition(url_ +
+                                 " did not load the adapter: " + ErrorMessage(response->body));
+  }
+  co_return OkStatus();
+}
+
+Task<Status> Server::UnloadAdapter(std::string name, TimePoint deadline) {
+  std::optional<Ask> ask = wire_.UnloadAdapter(name);
+  if (!ask) co_return OkStatus();
+  Task<Result<std::string>> sending = Send(std::move(*ask), deadline, "");
+  const Result<std::string> body = co_await std::move(sending);
+  co_return body.status();
 }
 
 Task<Status> Server::CheckHealth(TimePoint deadline) {
@@ -140,6 +177,7 @@ Task<Result<ServerFacts>> Server::Examine(TimePoint deadline) {
     std::string names;
     for (const Json& card : Field(*models, "data")) {
       const std::string name = Text(Field(card, "id"));
+      facts.models.push_back(name);
       names += (names.empty() ? "'" : ", '") + name.substr(0, 100) + "'";
       if (!options_.model.empty() && name != options_.model) continue;
       found = true;

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "forebay/base/clock.h"
+#include "forebay/base/http.h"
 #include "forebay/base/http_client.h"
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
@@ -18,9 +20,10 @@ namespace forebay::rollout::external {
 
 // What asking it tells.
 struct ServerFacts {
-  std::string digest;   // of its weights; "" if it does not tell
-  int64_t context = 0;  // 0: it does not tell
-  std::string version;  // the label of its weights; "" likewise
+  std::string digest;               // of its weights; "" if it does not tell
+  int64_t context = 0;              // 0: it does not tell
+  std::string version;              // the label of its weights; "" likewise
+  std::vector<std::string> models;  // the names that it serves, adapters included
   // Its log-probabilities are of the distribution sampled, at any temperature.
   bool processed = false;
 };
@@ -38,6 +41,11 @@ class Server {
   const std::string& url() const { return url_; }
   // What a publisher of its weights has been given; "" for none. Every later request shows it.
   void SetTicket(std::string ticket) { ticket_ = std::move(ticket); }
+  // Which of its adapters samples from now on; "": none.
+  void SetAdapter(std::string name) { adapter_ = std::move(name); }
+  // kUnimplemented: it has no way to load one.
+  Task<Status> LoadAdapter(std::string name, std::string folder, TimePoint deadline);
+  Task<Status> UnloadAdapter(std::string name, TimePoint deadline);
   // The answer's body. `remedy`: what to do where the server has no such endpoint.
   Task<Result<std::string>> Send(Ask ask, TimePoint deadline, std::string remedy);
   Task<Result<WireAnswer>> Generate(GenerateRequest request);
@@ -48,13 +56,14 @@ class Server {
   Task<Status> Reload(std::string folder, int64_t version, TimePoint deadline);
 
  private:
+  Task<Result<HttpResponse>> Exchange(Ask ask, TimePoint deadline);
   Task<Result<WireAnswer>> Probe(double temperature, TimePoint deadline);
 
   HttpClient& client_;
   const Wire& wire_;
   const HttpEngineOptions& options_;
   const std::string url_;
-  std::string ticket_;
+  std::string ticket_, adapter_;
 };
 
 }  // namespace forebay::rollout::external

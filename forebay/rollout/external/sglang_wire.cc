@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,7 +29,7 @@ Result<TokenLogprob> Entry(const Json& entry) {
 
 class SglangWire final : public Wire {
  public:
-  Result<Ask> Generate(const GenerateRequest& request) const override {
+  Result<Ask> Generate(const GenerateRequest& request, const std::string& adapter) const override {
     if (Filters(request)) {
       return InvalidArgument(
           "SGLang tells log-probabilities from before top_k, top_p and min_p: they would not be of "
@@ -55,6 +56,7 @@ class SglangWire final : public Wire {
                  {"logprob_start_len", -1},
                  {"stream", false}};
     if (request.top_logprobs > 0) body["top_logprobs_num"] = request.top_logprobs;
+    if (!adapter.empty()) body["lora_path"] = adapter;
     return Ask{.target = "/generate", .body = body.dump()};
   }
 
@@ -113,6 +115,15 @@ class SglangWire final : public Wire {
             {.ask = {.method = "GET", .target = "/get_weight_version"},
              .optional = true,
              .version = std::to_string(version)}};
+  }
+
+  std::optional<Ask> LoadAdapter(const std::string& name,
+                                 const std::string& folder) const override {
+    return Ask{.target = "/load_lora_adapter",
+               .body = Json({{"lora_name", name}, {"lora_path", folder}}).dump()};
+  }
+  std::optional<Ask> UnloadAdapter(const std::string& name) const override {
+    return Ask{.target = "/unload_lora_adapter", .body = Json({{"lora_name", name}}).dump()};
   }
 
   std::string generate_remedy() const override { return "SGLang serves POST /generate by itself"; }

@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -91,7 +92,7 @@ class VllmWire final : public Wire {
  public:
   VllmWire(std::string model, bool ours) : model_(std::move(model)), ours_(ours) {}
 
-  Result<Ask> Generate(const GenerateRequest& request) const override {
+  Result<Ask> Generate(const GenerateRequest& request, const std::string& adapter) const override {
     Json params = {
         {"max_tokens", request.new_tokens_max},
         {"temperature", request.temperature},
@@ -114,7 +115,8 @@ class VllmWire final : public Wire {
       params["logit_bias"][std::to_string(token)] = bias;
     }
     Json body = {{"token_ids", request.prompt}, {"sampling_params", std::move(params)}};
-    if (!model_.empty()) body["model"] = model_;
+    const std::string& model = adapter.empty() ? model_ : adapter;
+    if (!model.empty()) body["model"] = model;
     return Ask{.target = "/inference/v1/generate", .body = body.dump()};
   }
 
@@ -185,6 +187,15 @@ class VllmWire final : public Wire {
          .optional = true},
         {.ask = {.target = "/resume"}, .always = true, .remedy = kDevMode},
         {.ask = {.method = "GET", .target = "/weight_info"}, .optional = true, .version = label}};
+  }
+
+  std::optional<Ask> LoadAdapter(const std::string& name,
+                                 const std::string& folder) const override {
+    return Ask{.target = "/v1/load_lora_adapter",
+               .body = Json({{"lora_name", name}, {"lora_path", folder}}).dump()};
+  }
+  std::optional<Ask> UnloadAdapter(const std::string& name) const override {
+    return Ask{.target = "/v1/unload_lora_adapter", .body = Json({{"lora_name", name}}).dump()};
   }
 
   std::string generate_remedy() const override {

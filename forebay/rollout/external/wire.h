@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,7 +50,9 @@ class Wire {
   virtual ~Wire() = default;
   // kInvalidArgument: a parameter that this server has not, or not with the log-probabilities of
   // the distribution sampled.
-  virtual Result<Ask> Generate(const GenerateRequest& request) const = 0;
+  // `adapter`: the name of a loaded one that samples; "": none.
+  virtual Result<Ask> Generate(const GenerateRequest& request,
+                               const std::string& adapter) const = 0;
   // kDataLoss: not such an answer, or one whose tokens and log-probabilities do not belong
   // together.
   virtual Result<WireAnswer> Read(std::string_view body, const GenerateRequest& request) const = 0;
@@ -61,6 +64,14 @@ class Wire {
   virtual std::vector<Ask> Rouse() const { return {}; }
   // Empty: it cannot take new weights.
   virtual std::vector<ReloadStep> Reload(const std::string& folder, int64_t version) const = 0;
+  // How it loads an adapter from a folder under a name, and forgets one. nullopt: it cannot.
+  virtual std::optional<Ask> LoadAdapter(const std::string& /*name*/,
+                                         const std::string& /*folder*/) const {
+    return std::nullopt;
+  }
+  virtual std::optional<Ask> UnloadAdapter(const std::string& /*name*/) const {
+    return std::nullopt;
+  }
   // What to start the server with so that it can be asked to generate, and so that it tells
   // log-probabilities of the distribution sampled.
   virtual std::string generate_remedy() const = 0;

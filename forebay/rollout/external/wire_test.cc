@@ -50,7 +50,7 @@ TEST(Wire, VllmIsAskedForTheTokensAndTheirLogprobs) {
   GenerateRequest request = Request();
   request.top_p = 0.5;
   request.logit_bias = {{9, -1.0F}};
-  const Ask ask = MakeVllmWire("policy")->Generate(request).value();
+  const Ask ask = MakeVllmWire("policy")->Generate(request, "").value();
   EXPECT_EQ(ask.target, "/inference/v1/generate");
   const Json body = Json::parse(ask.body);
   EXPECT_EQ(body["model"], "policy");
@@ -68,13 +68,13 @@ TEST(Wire, VllmIsAskedForTheTokensAndTheirLogprobs) {
 TEST(Wire, ParametersThatWouldGiveOtherLogprobsAreRefused) {
   GenerateRequest request = Request();
   request.top_k = 5;
-  EXPECT_EQ(MakeSglangWire()->Generate(request).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_TRUE(MakeLlamaCppWire()->Generate(request).ok());
+  EXPECT_EQ(MakeSglangWire()->Generate(request, "").status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(MakeLlamaCppWire()->Generate(request, "").ok());
   request.repetition_penalty = 2;
-  EXPECT_THAT(MakeLlamaCppWire()->Generate(request).status().message(), HasSubstr("penalties"));
+  EXPECT_THAT(MakeLlamaCppWire()->Generate(request, "").status().message(), HasSubstr("penalties"));
   request = Request();
   request.stop_strings = {"x"};
-  EXPECT_FALSE(MakeLlamaCppWire()->Generate(request).ok());
+  EXPECT_FALSE(MakeLlamaCppWire()->Generate(request, "").ok());
 }
 
 TEST(Wire, EveryKindOfAnswerBecomesTokensAndLogprobs) {
@@ -182,7 +182,7 @@ TEST(Wire, LlamaCppTellsProbabilitiesBehindItsSamplers) {
   GenerateRequest request = Request();
   request.temperature = 0.5;
   const auto llama = MakeLlamaCppWire();
-  const Json ask = Json::parse(llama->Generate(request)->body);
+  const Json ask = Json::parse(llama->Generate(request, "")->body);
   EXPECT_EQ(ask["post_sampling_probs"], true);
   EXPECT_EQ(ask["samplers"], Json({"temperature", "min_p", "top_k", "top_p"}));
   Json json = LlamaCpp();
