@@ -48,12 +48,11 @@ trap - INT
 # Not of an older run that is still there because this one never began.
 begun() { [ "$run/config.toml" -nt "$before" ]; }
 if { [ $code = 0 ] || [ $code = 130 ]; } && begun; then
-  if [ -s "$run/trajectories.jsonl" ]; then
-    echo
-    echo "who answered the agent, in all episodes"
-    "$forebay" audit "$run" | sed -n '/^seconds of a step/,/^$/p'
+  table=$("$forebay" audit "$run" | sed -n '/^seconds of a step/,/^$/p')
+  if [ "$(wc -l <<< "$table")" -gt 1 ]; then
+    printf '\nwho answered the agent, in all episodes\n%s\n\n' "$table"
   else
-    echo "no episode was finished"
+    echo "the agent was not answered once"
   fi
 fi
 if [ $code = 0 ]; then

@@ -93,6 +93,7 @@ class ExamplesTest(ForebayTest):
 
     def test_the_runner_trains_and_reports(self):
         tiny = [word for value in [*TINY, "rollout.context=1024", "rollout.tokens_max=1024"] for word in ("--set", value)]
+        tiny += ["--set", "rollout.context=256", "--set", "rollout.tokens_max=256", "--set", "learner.row_lengths=[256]"]
         self.addCleanup(shutil.rmtree, SOURCE / "runs/dataset_of_a_test", ignore_errors=True)
         done = subprocess.run([SOURCE / "examples/run.sh", "dataset", *tiny, "--quiet"], capture_output=True, text=True, timeout=300,
                               env={**os.environ, "FOREBAY": str(pathlib.Path(FOREBAY).resolve()), "RUN": "runs/dataset_of_a_test"})
@@ -101,16 +102,18 @@ class ExamplesTest(ForebayTest):
         self.assertIn("runs/dataset_of_a_test/report.json", done.stdout)
 
     def test_the_runner_says_after_ctrl_c_who_answered_and_how_to_go_on(self):
-        tiny = [word for value in TINY for word in ("--set", value)]
+        values = [*TINY, "rollout.context=256", "rollout.tokens_max=256", "learner.row_lengths=[256]", "run.steps=100000"]
+        tiny = [word for value in values for word in ("--set", value)]
         run = self.folder / "interrupted"
         # A session of its own: Ctrl-C of a terminal reaches the script and the program alike.
-        process = subprocess.Popen([SOURCE / "examples/run.sh", "dataset", *tiny, "--set", "run.steps=100000", "--quiet"], text=True,
+        process = subprocess.Popen([SOURCE / "examples/run.sh", "dataset", *tiny, "--quiet"], text=True,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
                                    env={**os.environ, "FOREBAY": str(pathlib.Path(FOREBAY).resolve()), "RUN": str(run)})
         self.addCleanup(process.kill)
         episodes = run / "trajectories.jsonl"
         end = time.monotonic() + 200
-        while process.poll() is None and time.monotonic() < end and not (episodes.exists() and episodes.stat().st_size > 0):
+        # Until the agent was answered.
+        while process.poll() is None and time.monotonic() < end and not (episodes.exists() and b'"tool":' in episodes.read_bytes()):
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
         out, err = process.communicate(timeout=200)
@@ -122,13 +125,14 @@ class ExamplesTest(ForebayTest):
     def test_a_dataset_that_is_wrong_is_said_with_its_line(self):
         self.write("rows.jsonl", '{"prompt": "1+1", "answer": 2}\n{"prompt": "1+2"}\n')
         options = json.dumps({"path": str(self.folder / "rows.jsonl"), "rewards": [{"kind": "numeric"}]})
-        done = self.train(SOURCE / "examples/dataset.toml", "--set", "model.path=tiny:", "--set", f"env.options={json.dumps(options)}")
+        tiny = [word for value in TINY for word in ("--set", value)]
+        done = self.train(SOURCE / "examples/dataset.toml", *tiny, "--set", f"env.options={json.dumps(options)}")
         self.assert_fails(done, 2, "rows.jsonl, line 2", "answer_key")
 
     def test_packages_that_are_missing_are_named(self):
         command = json.dumps([str(SOURCE / "examples/in_venv.sh"), "no_such_example", "x.py"])
-        done = self.train(SOURCE / "examples/gymnasium.toml", "--set", "model.path=tiny:", "--set", f"env.command={command}",
-                          "--set", "env.start_deadline_s=5")
+        tiny = [word for value in TINY for word in ("--set", value)]
+        done = self.train(SOURCE / "examples/gymnasium.toml", *tiny, "--set", f"env.command={command}", "--set", "env.start_deadline_s=5")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("run examples/setup.sh no_such_example", done.stderr)
 
