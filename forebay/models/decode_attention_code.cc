@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "forebay/models/decode_attention.h"
+#include "forebay/xla/host_cpu.h"
 #include "forebay/xla/shape.h"
 
 namespace forebay::models::decode_attention {
@@ -218,8 +219,7 @@ AttendFn Portable(xla::DType cache) {
 
 AttendFn Avx512(xla::DType cache) {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
-      __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vl") != 0) {
+  if (xla::HasAvx512()) {
     return cache == xla::DType::kBF16 ? AttendAvx512<uint16_t> : AttendAvx512<float>;
   }
 #endif

@@ -97,7 +97,7 @@ Status EngineDevice::CompileAll(const models::Model& model) {
     }
   }
   const int64_t slots = options_.shape.slots, vocab = vocab_size_;
-  FB_RETURN_IF_ERROR(Compile(SampleProgram(slots, vocab), &sample_));
+  FB_RETURN_IF_ERROR(Compile(SampleProgram(options_.shape, vocab), &sample_));
   FB_RETURN_IF_ERROR(Compile(FilterProgram(slots, vocab), &filter_));
   FB_RETURN_IF_ERROR(Compile(TopProgram(slots, vocab, kTopLogprobsMax), &top_));
   const int64_t widest = LogitEdits(slots, vocab, options_.shape.context).capacity();
@@ -114,6 +114,9 @@ Status EngineDevice::MakeCache(const models::Model& model) {
     FB_ASSIGN_OR_RETURN(xla::Buffer layer, client_.FromHost(zeros, shape));
     cache_.push_back(std::move(layer));
   }
+  const xla::Shape logits{xla::DType::kF32, {options_.shape.slots, vocab_size_}};
+  const std::vector<std::byte> nothing(static_cast<size_t>(logits.bytes()));
+  FB_ASSIGN_OR_RETURN(logits_, client_.FromHost(nothing, logits));
   return OkStatus();
 }
 
@@ -122,12 +125,13 @@ Status EngineDevice::WarmUp() {
   FB_RETURN_IF_ERROR(Load(idle));
   const LogitEdits no_edits(options_.shape.slots, vocab_size_, options_.shape.context);
   for (auto& [bucket, program] : decode_) {
-    std::array<xla::Buffer*, 2> inputs = {&tokens_, &positions_};
+    std::array<xla::Buffer*, 3> inputs = {&tokens_, &positions_, &logits_};
     FB_ASSIGN_OR_RETURN(std::vector<xla::Buffer> results, Run(*program, true, inputs));
-    xla::Buffer& logits = results[0];
-    FB_RETURN_IF_ERROR(FilterLogits(&logits));
+    logits_ = std::move(results[0]);
+    xla::Buffer logits;
+    FB_RETURN_IF_ERROR(FilterLogits(logits_, &logits));
     for (const auto& [width, program_of_width] : edit_) {
-      FB_RETURN_IF_ERROR(EditLogits(no_edits.Pack(width), *program_of_width, &logits));
+      FB_RETURN_IF_ERROR(EditLogits(no_edits.Pack(width), *program_of_width, logits_, &logits));
     }
     FB_RETURN_IF_ERROR(FindTop(1, &logits).status());
     FB_RETURN_IF_ERROR(Call(*sample_, {&logits, &positions_, &temperatures_, &seeds_}).status());
@@ -173,7 +177,7 @@ Status EngineDevice::Load(const DecodeInputs& inputs) {
 }
 
 Status EngineDevice::EditLogits(const LogitEdits::Arrays& arrays, xla::Executable& program,
-                                xla::Buffer* logits) {
+                                xla::Buffer& logits, xla::Buffer* edited) {
   const std::vector<int64_t> dims = program.program().arguments[1].dims;
   FB_ASSIGN_OR_RETURN(xla::Buffer tokens,
                       client_.FromVector(arrays.tokens, {xla::DType::kS32, dims}));
@@ -184,15 +188,15 @@ Status EngineDevice::EditLogits(const LogitEdits::Arrays& arrays, xla::Executabl
   FB_ASSIGN_OR_RETURN(xla::Buffer subtract,
                       client_.FromVector(arrays.subtract, {xla::DType::kF32, dims}));
   FB_ASSIGN_OR_RETURN(std::vector<xla::Buffer> results,
-                      Call(program, {logits, &tokens, &biases, &factors, &subtract}));
-  *logits = std::move(results[0]);
+                      Call(program, {&logits, &tokens, &biases, &factors, &subtract}));
+  *edited = std::move(results[0]);
   return OkStatus();
 }
 
-Status EngineDevice::FilterLogits(xla::Buffer* logits) {
+Status EngineDevice::FilterLogits(xla::Buffer& logits, xla::Buffer* filtered) {
   FB_ASSIGN_OR_RETURN(std::vector<xla::Buffer> results,
-                      Call(*filter_, {logits, &temperatures_, &top_k_, &top_p_, &min_p_}));
-  *logits = std::move(results[0]);
+                      Call(*filter_, {&logits, &temperatures_, &top_k_, &top_p_, &min_p_}));
+  *filtered = std::move(results[0]);
   return OkStatus();
 }
 
@@ -205,23 +209,30 @@ Result<DecodeOutputs> EngineDevice::Decode(const DecodeInputs& inputs, bool chan
                                            const DecodeSampling& sampling) {
   const int64_t last = *std::max_element(inputs.positions.begin(), inputs.positions.end());
   if (changed) FB_RETURN_IF_ERROR(Load(inputs));
-  std::array<xla::Buffer*, 2> arguments = {&tokens_, &positions_};
+  std::array<xla::Buffer*, 3> arguments = {&tokens_, &positions_, &logits_};
   xla::Executable& program = *decode_.at(ContextBucket(options_.context_buckets, last + 1));
   FB_ASSIGN_OR_RETURN(std::vector<xla::Buffer> results, Run(program, true, arguments));
-  xla::Buffer logits = std::move(results[0]);
+  logits_ = std::move(results[0]);
   positions_ = std::move(results[1]);
+  xla::Buffer edited, filtered;
+  xla::Buffer* logits = &logits_;
   if (sampling.edits != nullptr) {
     const auto edit = edit_.lower_bound(sampling.edits->longest());
     FB_CHECK(edit != edit_.end(), "a row of edits is longer than it may be");
-    FB_RETURN_IF_ERROR(EditLogits(sampling.edits->Pack(edit->first), *edit->second, &logits));
+    FB_RETURN_IF_ERROR(
+        EditLogits(sampling.edits->Pack(edit->first), *edit->second, *logits, &edited));
+    logits = &edited;
   }
-  if (sampling.filter) FB_RETURN_IF_ERROR(FilterLogits(&logits));
+  if (sampling.filter) {
+    FB_RETURN_IF_ERROR(FilterLogits(*logits, &filtered));
+    logits = &filtered;
+  }
   FB_ASSIGN_OR_RETURN(std::vector<xla::Buffer> sampled,
-                      Call(*sample_, {&logits, &positions_, &temperatures_, &seeds_}));
+                      Call(*sample_, {logits, &positions_, &temperatures_, &seeds_}));
   tokens_ = std::move(sampled[1]);
   std::vector<xla::Buffer> top;
   if (sampling.top_logprobs > 0) {
-    FB_ASSIGN_OR_RETURN(top, FindTop(sampling.top_logprobs, &logits));
+    FB_ASSIGN_OR_RETURN(top, FindTop(sampling.top_logprobs, logits));
   }
 
   FB_ASSIGN_OR_RETURN(const std::vector<int32_t> packed, sampled[0].ToVector<int32_t>());

@@ -100,9 +100,9 @@ class EngineDevice {
                                         std::vector<xla::Buffer*> inputs) {
     return program.Execute(inputs);
   }
-  Status EditLogits(const LogitEdits::Arrays& arrays, xla::Executable& program,
-                    xla::Buffer* logits);
-  Status FilterLogits(xla::Buffer* logits);
+  Status EditLogits(const LogitEdits::Arrays& arrays, xla::Executable& program, xla::Buffer& logits,
+                    xla::Buffer* edited);
+  Status FilterLogits(xla::Buffer& logits, xla::Buffer* filtered);
   // The results of `top_`.
   Result<std::vector<xla::Buffer>> FindTop(int32_t count, xla::Buffer* logits);
 
@@ -118,6 +118,8 @@ class EngineDevice {
   std::shared_ptr<xla::Executable> sample_, filter_, top_;
   std::map<int64_t, std::shared_ptr<xla::Executable>> edit_;  // by the width of the lists
   std::vector<xla::Buffer> cache_;
+  // Of the last step: each takes the memory of the one before, which would be new pages else.
+  xla::Buffer logits_;
   xla::Buffer tokens_, positions_, temperatures_, seeds_, top_k_, top_p_, min_p_;
   int64_t compiles_ = 0, warm_compiles_ = 0;
 };

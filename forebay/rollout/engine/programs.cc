@@ -60,15 +60,19 @@ Inputs TraceInputs(xla::Graph& graph, const models::Model& model, const EngineSh
   return inputs;
 }
 
-// The program that returns the donated cache and then `more`.
+// The program that returns the donated cache and then `more`, of which the first lies in parameter
+// `reused` if that is not -1.
 Result<xla::Program> Finish(xla::Graph& graph, const models::KvCache& cache, int first_cache,
-                            std::span<const Value> more) {
+                            std::span<const Value> more, int reused = -1) {
   std::vector<Value> results = cache.keys;
   results.insert(results.end(), cache.values.begin(), cache.values.end());
   std::vector<xla::Alias> aliases;
   aliases.reserve(results.size());
   for (int i = 0; i < static_cast<int>(results.size()); ++i) {
     aliases.push_back({.parameter = first_cache + i, .output = i});
+  }
+  if (reused >= 0) {
+    aliases.push_back({.parameter = reused, .output = static_cast<int>(results.size())});
   }
   results.insert(results.end(), more.begin(), more.end());
   return graph.Finish(results, aliases);
@@ -89,6 +93,8 @@ Result<xla::Program> DecodeProgram(const models::Model& model, const EngineShape
   const int64_t slots = shape.slots;
   const Value tokens_S = graph.Parameter({DType::kS32, {slots}}, "tokens");
   const Value positions_S = graph.Parameter({DType::kS32, {slots}}, "positions");
+  graph.Parameter({DType::kF32, {slots, model.config().vocab_size}}, "logits");
+  const int logits = inputs.first_cache + static_cast<int>(2 * inputs.cache.keys.size()) + 2;
   const Value hidden_SD = model.Decode(inputs.params, tokens_S, positions_S, bucket, &inputs.cache);
   const Value head_VD = model.Head(inputs.params);
   const Value narrow_SD =
@@ -97,7 +103,7 @@ Result<xla::Program> DecodeProgram(const models::Model& model, const EngineShape
   const Value next_S = xla::Add(positions_S, xla::Constant(graph, 1, DType::kS32));
   const Value busy = xla::Compare(positions_S, xla::ZerosLike(positions_S), xla::Comparison::kGe);
   const std::array<Value, 2> more = {logits_SV, xla::Select(busy, next_S, positions_S)};
-  return Finish(graph, inputs.cache, inputs.first_cache, more);
+  return Finish(graph, inputs.cache, inputs.first_cache, more, logits);
 }
 
 Result<xla::Program> PrefillProgram(const models::Model& model, const EngineShape& shape,
@@ -135,8 +141,10 @@ Result<xla::Program> CopyProgram(const models::Model& model, const EngineShape& 
   return Finish(graph, cache, 0, {});
 }
 
-Result<xla::Program> SampleProgram(int64_t slots, int64_t vocab_size) {
+Result<xla::Program> SampleProgram(const EngineShape& shape, int64_t vocab_size) {
   xla::Graph graph("sample");
+  xla::UseHostProducts(graph, shape.host_product_rows);
+  const int64_t slots = shape.slots;
   const Value logits_SV = graph.Parameter({DType::kF32, {slots, vocab_size}}, "logits");
   const Value positions_S = graph.Parameter({DType::kS32, {slots}}, "positions");
   const Value temperatures_S = graph.Parameter({DType::kF32, {slots}}, "temperatures");

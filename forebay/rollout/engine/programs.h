@@ -25,9 +25,9 @@ struct EngineShape {
 // One layer's keys (or values) of all slots: [S, K, C, H].
 xla::Shape CacheShape(const models::ModelConfig& config, const EngineShape& shape);
 
-// Runs one token of every slot. Inputs: tokens_S, positions_S (s32; negative: idle). Further
-// results: the logits_SV (f32) of the next token, and positions_S for the next step. Attends over
-// the first `bucket` entries.
+// Runs one token of every slot. Inputs: tokens_S, positions_S (s32; negative: idle), and logits_SV
+// (f32), which is donated and not read: memory for the result. Further results: the logits_SV of
+// the next token, and positions_S for the next step. Attends over the first `bucket` entries.
 Result<xla::Program> DecodeProgram(const models::Model& model, const EngineShape& shape,
                                    int64_t bucket);
 
@@ -48,7 +48,7 @@ Result<xla::Program> CopyProgram(const models::Model& model, const EngineShape& 
 // Samples. Inputs: logits_SV, positions_S (s32, that the sampled tokens take), temperatures_S
 // (f32), seeds_S2 (u32). Results: s32 [2, S] with the tokens and the bits of their
 // log-probabilities (one copy to the host), then tokens_S for the next step (which stay there).
-Result<xla::Program> SampleProgram(int64_t slots, int64_t vocab_size);
+Result<xla::Program> SampleProgram(const EngineShape& shape, int64_t vocab_size);
 // EditLogits (processors.h). Inputs: logits_SV, tokens_SK, biases_SK, factors_SK, subtract_SK.
 Result<xla::Program> EditProgram(int64_t slots, int64_t vocab_size, int64_t width);
 // FilterLogits. Inputs: logits_SV, temperatures_S, top_k_S, top_p_S, min_p_S.

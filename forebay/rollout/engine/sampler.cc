@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <utility>
 
+#include "forebay/rollout/engine/host_sampler.h"
 #include "forebay/xla/graph.h"
+#include "forebay/xla/host_product.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
 
@@ -74,6 +76,7 @@ Value Scaled(Value logits_SV, Value temperatures_S) {
 }
 
 Sampled Sample(const SampleInputs& inputs) {
+  if (xla::UsesHostKernels(*inputs.logits_SV.graph())) return HostSample(inputs);
   const Value logits = inputs.logits_SV;
   const Value temperature = xla::ExpandDims(inputs.temperatures_S, 1);
   const Value random = xla::Compare(temperature, xla::ZerosLike(temperature), xla::Comparison::kGt);

@@ -1,7 +1,7 @@
 // What kernels for processors with AVX-512 share. Private to xla/ffi; for x86-64 alone.
 //
 // A function is compiled for these processors by FB_AVX512, the rest of its file for any: call it
-// after HasAvx512.
+// after HasAvx512 or HasAvx512Bf16 (xla/host_cpu.h).
 #pragma once
 
 #include <immintrin.h>
@@ -14,13 +14,6 @@ namespace forebay::xla::ffi {
 #define FB_AVX512_INLINE                                                           \
   __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx2,fma"), \
                  always_inline)) inline
-
-inline bool HasAvx512() {
-  return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
-         __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vl") != 0;
-}
-// For functions that use the products of bf16 pairs.
-inline bool HasAvx512Bf16() { return HasAvx512() && __builtin_cpu_supports("avx512bf16") != 0; }
 
 constexpr int64_t kLineBytes = 64;
 // Elements of four bytes in a vector.

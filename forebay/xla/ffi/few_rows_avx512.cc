@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "forebay/xla/ffi/few_rows.h"
+#include "forebay/xla/host_cpu.h"
 #include "forebay/xla/host_product.h"
 #include "forebay/xla/shape.h"
 
