@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "forebay/base/check.h"
@@ -101,9 +103,8 @@ struct Job {
   }
 };
 
-void Help(void* data) {
-  const std::unique_ptr<std::shared_ptr<Job>> held(static_cast<std::shared_ptr<Job>*>(data));
-  Job& job = **held;
+// Takes part in a job, unless it is over.
+void Join(Job& job) {
   {
     const std::lock_guard lock(job.mutex);
     if (job.closed) return;
@@ -113,6 +114,83 @@ void Help(void* data) {
   const std::lock_guard lock(job.mutex);
   --job.helpers;
   job.idle.notify_one();
+}
+
+// Where helpers wait a moment for the next job before they go back to the plugin's pool: waking a
+// thread takes as long as a small kernel, and a decode step has a hundred of them.
+class Lobby {
+ public:
+  // Hands the job to up to `count` helpers that wait here; returns how many.
+  int64_t Invite(const std::shared_ptr<Job>& job, int64_t count) {
+    const std::lock_guard lock(mutex_);
+    const auto free = waiting_ - static_cast<int64_t>(invitations_.size());
+    const int64_t invited = std::min(count, free);
+    for (int64_t i = 0; i < invited; ++i) invitations_.push_back(job);
+    if (invited > 0) news_.fetch_add(1, std::memory_order_release);
+    return invited;
+  }
+
+  // The next job for the calling thread; null if there is none for a moment.
+  std::shared_ptr<Job> Wait() {
+    uint64_t seen = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      ++waiting_;
+      seen = news_.load(std::memory_order_relaxed);
+    }
+    for (;;) {
+      const auto end = std::chrono::steady_clock::now() + kPatience;
+      while (news_.load(std::memory_order_acquire) == seen &&
+             std::chrono::steady_clock::now() < end) {
+        Pause();
+      }
+      const std::lock_guard lock(mutex_);
+      if (!invitations_.empty()) {
+        std::shared_ptr<Job> job = std::move(invitations_.back());
+        invitations_.pop_back();
+        --waiting_;
+        return job;
+      }
+      // An invitation went to another one.
+      const uint64_t now = news_.load(std::memory_order_relaxed);
+      if (now == seen) {
+        --waiting_;
+        return nullptr;
+      }
+      seen = now;
+    }
+  }
+
+ private:
+  // Longer than what lies between the kernels of a decode step, shorter than anything else notices.
+  static constexpr auto kPatience = std::chrono::microseconds(30);
+
+  static void Pause() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+
+  std::atomic<uint64_t> news_ = 0;
+  std::mutex mutex_;
+  int64_t waiting_ = 0;                            // under mutex_: those inside Wait
+  std::vector<std::shared_ptr<Job>> invitations_;  // under mutex_: at most `waiting_`
+};
+
+Lobby& TheLobby() {
+  static Lobby& lobby = *new Lobby;  // the plugin's threads may outlive main
+  return lobby;
+}
+
+void Help(void* data) {
+  std::unique_ptr<std::shared_ptr<Job>> held(static_cast<std::shared_ptr<Job>*>(data));
+  std::shared_ptr<Job> job = std::move(*held);
+  held.reset();
+  while (job != nullptr) {
+    Join(*job);
+    job.reset();
+    job = TheLobby().Wait();
+  }
 }
 
 }  // namespace
@@ -145,7 +223,7 @@ void HostCall::ForEach(int64_t count, const std::function<void(int64_t)>& fn) co
   job->fn = &fn;
   job->count = count;
   const int64_t helpers = std::min(threads(), count) - 1;
-  for (int64_t i = 0; i < helpers; ++i) {
+  for (int64_t i = TheLobby().Invite(job, helpers); i < helpers; ++i) {
     auto held = std::make_unique<std::shared_ptr<Job>>(job);
     XLA_FFI_ThreadPool_Schedule_Args args = {};
     args.struct_size = XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE;
