@@ -20,6 +20,7 @@
 #include "apps/room_options.h"
 #include "apps/run_actors.h"
 #include "apps/run_record.h"
+#include "apps/servers_gap.h"
 #include "apps/step_log.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/file.h"
@@ -169,11 +170,15 @@ class TrainRun {
                  .take_lag = [this] { return actors_->TakeLag(); },
                  .compiles_after_warmup = [this] { return Recompiles(); }});
 
+    ServersGap servers_gap(config_);
     learner::LearnerHooks hooks;
     hooks.publish = [this](std::shared_ptr<const weights::Snapshot> snapshot) {
       Publish(std::move(snapshot));
     };
-    hooks.metrics = [&log](const learner::StepMetrics& metrics) { log.Step(metrics); };
+    hooks.metrics = [&](const learner::StepMetrics& metrics) {
+      log.Step(metrics);
+      if (const auto doubt = servers_gap.Look(metrics)) Note(*doubt);
+    };
     hooks.checkpoint_wanted = [this] { return actors_->AppendsWait(); };
     hooks.app_state = [this] { return coordinator_->SaveState(); };
     hooks.checkpoint = [&](const learner::CheckpointReport& written) {
