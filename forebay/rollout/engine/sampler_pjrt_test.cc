@@ -10,14 +10,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <vector>
 
 #include "forebay/base/rng.h"
+#include "forebay/rollout/engine/host_sampler.h"
 #include "forebay/rollout/engine/reference_sampling_testing.h"
 #include "forebay/xla/graph.h"
 #include "forebay/xla/graph_testing.h"
+#include "forebay/xla/host_product.h"
 #include "forebay/xla/ops.h"
 #include "forebay/xla/shape.h"
 
@@ -41,11 +44,15 @@ struct Rows {
   Floats logits, positions, temperatures, seeds;
 };
 
+// As ops of the plugin, and as the host kernel.
+enum class Form { kTraced, kKernel };
+
 // -> tokens, log-probabilities
-std::vector<Floats> RunSample(const Rows& rows, int64_t vocab) {
+std::vector<Floats> RunSample(Form form, const Rows& rows, int64_t vocab) {
   const auto n = static_cast<int64_t>(rows.positions.size());
   return xla::RunFn(
-      [](std::span<const Value> in) -> Values {
+      [=](std::span<const Value> in) -> Values {
+        xla::UseHostProducts(*in[0].graph(), form == Form::kKernel ? 1 : 0);
         const Sampled sampled = Sample(
             {.logits_SV = in[0], .positions_S = in[1], .temperatures_S = in[2], .seeds_S2 = in[3]});
         return {sampled.tokens_S, sampled.logprobs_S};
@@ -77,9 +84,9 @@ Rows Draws(double temperature, const std::function<void(size_t row, Rows* rows)>
   return rows;
 }
 
-void ExpectDrawsFollow(const Rows& rows, double temperature) {
+void ExpectDrawsFollow(Form form, const Rows& rows, double temperature) {
   const std::vector<double> expected = Softmax(kLogits, temperature);
-  const auto out = RunSample(rows, static_cast<int64_t>(kLogits.size()));
+  const auto out = RunSample(form, rows, static_cast<int64_t>(kLogits.size()));
   ASSERT_EQ(out.size(), 2U);
   std::vector<int64_t> counts(kLogits.size(), 0);
   for (size_t i = 0; i < kRows; ++i) {
@@ -91,25 +98,30 @@ void ExpectDrawsFollow(const Rows& rows, double temperature) {
   EXPECT_LT(ChiSquare(counts, expected), ChiSquareLimit(kLogits.size() - 1));
 }
 
-TEST(SamplerTest, T2_DrawsFollowTheReportedProbabilitiesOverPositions) {
+class SamplerTest : public testing::TestWithParam<Form> {};
+INSTANTIATE_TEST_SUITE_P(Forms, SamplerTest, testing::Values(Form::kTraced, Form::kKernel));
+
+TEST_P(SamplerTest, T2_DrawsFollowTheReportedProbabilitiesOverPositions) {
   for (const double temperature : {1.0, 0.7, 1.6}) {
     ExpectDrawsFollow(
+        GetParam(),
         Draws(temperature, [](size_t i, Rows* r) { r->positions[i] = static_cast<float>(i); }),
         temperature);
   }
 }
 
-TEST(SamplerTest, DrawsFollowTheReportedProbabilitiesOverSeeds) {
-  ExpectDrawsFollow(Draws(1, [](size_t i, Rows* r) { r->seeds[2 * i] = static_cast<float>(i); }),
-                    1);
+TEST_P(SamplerTest, DrawsFollowTheReportedProbabilitiesOverSeeds) {
   ExpectDrawsFollow(
-      Draws(1, [](size_t i, Rows* r) { r->seeds[2 * i + 1] = static_cast<float>(i); }), 1);
+      GetParam(), Draws(1, [](size_t i, Rows* r) { r->seeds[2 * i] = static_cast<float>(i); }), 1);
+  ExpectDrawsFollow(
+      GetParam(), Draws(1, [](size_t i, Rows* r) { r->seeds[2 * i + 1] = static_cast<float>(i); }),
+      1);
 }
 
-TEST(SamplerTest, SuccessiveDrawsAreIndependent) {
-  const auto out =
-      RunSample(Draws(1, [](size_t i, Rows* r) { r->positions[i] = static_cast<float>(i); }),
-                static_cast<int64_t>(kLogits.size()));
+TEST_P(SamplerTest, SuccessiveDrawsAreIndependent) {
+  const auto out = RunSample(
+      GetParam(), Draws(1, [](size_t i, Rows* r) { r->positions[i] = static_cast<float>(i); }),
+      static_cast<int64_t>(kLogits.size()));
   ASSERT_EQ(out.size(), 2U);
   const std::vector<double> p = Softmax(kLogits, 1);
   const size_t v = kLogits.size();
@@ -122,9 +134,9 @@ TEST(SamplerTest, SuccessiveDrawsAreIndependent) {
   EXPECT_LT(ChiSquare(pairs, expected), ChiSquareLimit(v * v - 1));
 }
 
-TEST(SamplerTest, GreedyTakesTheLargestAndReportsTemperatureOne) {
+TEST_P(SamplerTest, GreedyTakesTheLargestAndReportsTemperatureOne) {
   Rows rows = Draws(0, [](size_t i, Rows* r) { r->positions[i] = static_cast<float>(i); });
-  const auto out = RunSample(rows, static_cast<int64_t>(kLogits.size()));
+  const auto out = RunSample(GetParam(), rows, static_cast<int64_t>(kLogits.size()));
   ASSERT_EQ(out.size(), 2U);
   const double expected = std::log(Softmax(kLogits, 1)[9]);
   for (size_t i = 0; i < kRows; ++i) {
@@ -133,7 +145,7 @@ TEST(SamplerTest, GreedyTakesTheLargestAndReportsTemperatureOne) {
   }
 }
 
-TEST(SamplerTest, ARowDependsOnNothingButItself) {
+TEST_P(SamplerTest, ARowDependsOnNothingButItself) {
   Rng rng(5);
   constexpr size_t kCount = 64, kVocab = 100;
   Rows rows{
@@ -142,7 +154,7 @@ TEST(SamplerTest, ARowDependsOnNothingButItself) {
       .positions = Filled(kCount, [&](size_t) { return static_cast<float>(rng.Below(1000)); }),
       .temperatures = Filled(kCount, [](size_t i) { return static_cast<float>(i % 3); }),
       .seeds = Filled(2 * kCount, [&](size_t) { return static_cast<float>(rng.Below(1 << 24)); })};
-  const auto all = RunSample(rows, kVocab);
+  const auto all = RunSample(GetParam(), rows, kVocab);
   ASSERT_EQ(all.size(), 2U);
   // Each row elsewhere, among others, in a batch of another size.
   for (size_t row = 0; row < kCount; row += 7) {
@@ -150,7 +162,8 @@ TEST(SamplerTest, ARowDependsOnNothingButItself) {
       return Floats(x.begin() + static_cast<int64_t>(row * width),
                     x.begin() + static_cast<int64_t>((row + 1) * width));
     };
-    const auto alone = RunSample({slice(rows.logits, kVocab), slice(rows.positions, 1),
+    const auto alone = RunSample(GetParam(),
+                                 {slice(rows.logits, kVocab), slice(rows.positions, 1),
                                   slice(rows.temperatures, 1), slice(rows.seeds, 2)},
                                  kVocab);
     ASSERT_EQ(alone.size(), 2U);
@@ -161,7 +174,7 @@ TEST(SamplerTest, ARowDependsOnNothingButItself) {
 
 // Bits of rows that differ by one in seed or position, and of neighbouring columns: uniform in each
 // byte, and each bit flips half the time from one to the next.
-TEST(SamplerTest, BitsAreUniformAndAvalanche) {
+TEST(RandomBitsTest, BitsAreUniformAndAvalanche) {
   constexpr int64_t kN = 64, kColumns = 1024;
   const auto bytes = xla::RunFn(
       [](std::span<const Value> in) -> Values {
@@ -200,7 +213,7 @@ TEST(SamplerTest, BitsAreUniformAndAvalanche) {
 }
 
 // Half of the mass on one token against many rare ones, whose largest noise decides.
-TEST(SamplerTest, RareTokensAreDrawnAsOftenAsTheyShould) {
+TEST_P(SamplerTest, RareTokensAreDrawnAsOftenAsTheyShould) {
   constexpr int64_t kN = 256, kVocab = 4096;
   // The other half on 4095 tokens of 2^-13 each.
   Rows rows{.logits = Filled(kN * kVocab,
@@ -208,10 +221,85 @@ TEST(SamplerTest, RareTokensAreDrawnAsOftenAsTheyShould) {
             .positions = Filled(kN, [](size_t i) { return static_cast<float>(i); }),
             .temperatures = Floats(kN, 1),
             .seeds = Floats(2 * kN, 11)};
-  const auto out = RunSample(rows, kVocab);
+  const auto out = RunSample(GetParam(), rows, kVocab);
   ASSERT_EQ(out.size(), 2U);
   const auto zeros = std::count(out[0].begin(), out[0].end(), 0.0F);
   EXPECT_NEAR(static_cast<double>(zeros) / kN, 0.5, 0.125);  // four standard deviations
+}
+
+// The same race: tokens differ only where two clocks ring within a rounding of each other.
+TEST(HostSamplerTest, EqualsTheTracedSampler) {
+  for (const int64_t vocab : {1, 10, 16, 1003}) {
+    constexpr size_t kN = 200;
+    Rows rows{.logits = xla::RandomFloats(static_cast<int64_t>(kN) * vocab, 3, -9, 9),
+              .positions = Filled(kN, [](size_t i) { return static_cast<float>(i); }),
+              .temperatures = Filled(kN, [](size_t i) { return static_cast<float>(i % 4) / 2; }),
+              .seeds = Filled(2 * kN, [](size_t i) { return static_cast<float>(i * 77); })};
+    const auto traced = RunSample(Form::kTraced, rows, vocab);
+    const auto kernel = RunSample(Form::kKernel, rows, vocab);
+    int others = 0;
+    for (size_t i = 0; i < kN; ++i) {
+      if (traced[0][i] != kernel[0][i]) {
+        ++others;
+      } else {
+        EXPECT_NEAR(traced[1][i], kernel[1][i], 1e-5) << vocab << ", " << i;
+      }
+    }
+    EXPECT_LE(others, 1);
+  }
+}
+
+class HostSamplerCode : public testing::TestWithParam<host_sampler::DrawFn> {};
+INSTANTIATE_TEST_SUITE_P(Codes, HostSamplerCode,
+                         testing::Values(host_sampler::Portable(), host_sampler::Avx512()));
+
+TEST_P(HostSamplerCode, NeverDrawsWhatIsRuledOutNorBeyondTheEnd) {
+  if (GetParam() == nullptr) GTEST_SKIP() << "this processor has no AVX-512";
+  const float infinity = std::numeric_limits<float>::infinity();
+  Floats logits(37, -infinity);
+  logits[5] = 1;
+  logits[36] = 1;
+  int last = 0;
+  for (uint32_t key = 0; key < 2000; ++key) {
+    const host_sampler::Draw draw = GetParam()(
+        {.logits = logits.data(), .vocab = 37, .temperature = 0.5F, .key0 = key, .key1 = ~key});
+    ASSERT_TRUE(draw.token == 5 || draw.token == 36) << draw.token;
+    EXPECT_NEAR(draw.logprob, std::log(0.5), 1e-6);
+    last += draw.token == 36 ? 1 : 0;
+  }
+  EXPECT_NEAR(last, 1000, 100);
+}
+
+TEST_P(HostSamplerCode, WhatIsNotFiniteShowsInTheLogprob) {
+  if (GetParam() == nullptr) GTEST_SKIP() << "this processor has no AVX-512";
+  for (const float wrong :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    for (const float temperature : {0.0F, 1.0F}) {
+      for (const bool all : {false, true}) {
+        Floats logits(21, all ? wrong : 0.5F);
+        logits[20] = wrong;
+        const host_sampler::Draw draw = GetParam()({.logits = logits.data(),
+                                                    .vocab = 21,
+                                                    .temperature = temperature,
+                                                    .key0 = 1,
+                                                    .key1 = 2});
+        EXPECT_FALSE(std::isfinite(draw.logprob));
+        EXPECT_GE(draw.token, 0);
+        EXPECT_LT(draw.token, 21);
+      }
+    }
+  }
+}
+
+TEST_P(HostSamplerCode, GreedyTakesTheFirstOfEqualOnes) {
+  if (GetParam() == nullptr) GTEST_SKIP() << "this processor has no AVX-512";
+  Floats logits(100, -1);
+  for (const size_t at : {97U, 64U, 33U, 17U}) {
+    logits[at] = 3;
+    const host_sampler::Draw draw =
+        GetParam()({.logits = logits.data(), .vocab = 100, .temperature = 0, .key0 = 1, .key1 = 2});
+    EXPECT_EQ(draw.token, static_cast<int32_t>(at));
+  }
 }
 
 }  // namespace
