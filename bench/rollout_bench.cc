@@ -3,10 +3,10 @@
 // Decoding: one group of S samples of a prompt of 64 tokens, all of the same length, so that S
 // streams decode together from the first to the last step; its time is the decode span of the
 // member that began last. Peers (bench/peers/setup_rollout.sh) do the same in turn with ours:
-// vLLM's CPU build in f32 against our f32, sampling with log-probabilities as we do; llama.cpp with
-// f16 weights, which samples nothing, against our bf16. Prompts: long ones, one token each. The
-// gap: the sampled tokens go through the model as the learner runs it (packed rows,
-// ChunkedLogprobs), and the largest difference counts.
+// vLLM's CPU build in f32 against our f32 and in bf16 against our bf16, sampling with
+// log-probabilities as we do; llama.cpp with f16 weights, which samples nothing, against our bf16.
+// Prompts: long ones, one token each. The gap: the sampled tokens go through the model as the
+// learner runs it (packed rows, ChunkedLogprobs), and the largest difference counts.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -207,9 +207,12 @@ std::vector<PeerSide> StartPeers(const BenchOptions& options, const ScratchFolde
       options.Say(process.status().message());
     }
   };
-  const std::vector<std::string> vllm = RolloutPeer::Vllm(model);
-  const bool written = vllm.empty() || WriteSmolLm2Folder(model.folder).ok();
-  start("vllm_cpu", written ? vllm : std::vector<std::string>());
+  for (const auto& [name, dtype] :
+       {std::pair{"vllm_cpu", "float32"}, {"vllm_cpu_bf16", "bfloat16"}}) {
+    const std::vector<std::string> vllm = RolloutPeer::Vllm(model, dtype);
+    const bool written = vllm.empty() || WriteSmolLm2Folder(model.folder).ok();
+    start(name, written ? vllm : std::vector<std::string>());
+  }
   start("llamacpp_f16", RolloutPeer::LlamaCpp(model));
   return peers;
 }
@@ -310,7 +313,7 @@ Status Rollout::Measure(int64_t streams) {
     if (side.rates.empty()) continue;
     const Spread theirs = Summarize(side.rates);
     // Like for like: f32 against f32, 16 bits against 16 bits where we have them.
-    const bool narrow = side.name == "llamacpp_f16" && bf16 != nullptr;
+    const bool narrow = side.name != "vllm_cpu" && bf16 != nullptr;
     ratio = (narrow ? bf16_ : f32_)[name].get<double>() / theirs.median;
     spreads_[side.name + "." + name] = ToJson(theirs);
   }

@@ -49,12 +49,16 @@ std::vector<std::string> RolloutPeer::LlamaCpp(const Model& model) {
           std::to_string(model.context)};
 }
 
-std::vector<std::string> RolloutPeer::Vllm(const Model& model) {
+std::vector<std::string> RolloutPeer::Vllm(const Model& model, const std::string& dtype) {
   if (!Wanted("vllm")) return {};
   const std::string program = Deps("vllm/bin/python");
   if (access(program.c_str(), X_OK) != 0) return {};
-  return {program, std::string(FOREBAY_SOURCE_DIR) + "/bench/peers/vllm_decode.py", model.folder,
-          std::to_string(model.context), std::to_string(model.streams_max)};
+  return {program,
+          std::string(FOREBAY_SOURCE_DIR) + "/bench/peers/vllm_decode.py",
+          model.folder,
+          std::to_string(model.context),
+          std::to_string(model.streams_max),
+          dtype};
 }
 
 RolloutPeer::RolloutPeer(pid_t pid, FILE* to, FILE* from, std::string log)

@@ -25,7 +25,8 @@ class RolloutPeer {
     int64_t streams_max = 0, context = 0;
   };
   static std::vector<std::string> LlamaCpp(const Model& model);
-  static std::vector<std::string> Vllm(const Model& model);
+  // `dtype`: "float32" or "bfloat16".
+  static std::vector<std::string> Vllm(const Model& model, const std::string& dtype);
 
   // Starts it and waits until it is ready, which may take minutes. Its stderr goes to `log`.
   static Result<std::unique_ptr<RolloutPeer>> Start(const std::vector<std::string>& arguments,
