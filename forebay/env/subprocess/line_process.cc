@@ -4,9 +4,7 @@
 #include <fmt/ranges.h>
 #include <sys/socket.h>
 #include <sys/types.h>
-#include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>

@@ -2,11 +2,7 @@
 #include "forebay/env/program.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
