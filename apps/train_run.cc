@@ -1,13 +1,17 @@
 #include "apps/train_run.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <stop_token>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "apps/adapter_setup.h"
@@ -41,6 +45,8 @@ namespace forebay::apps {
 namespace {
 
 constexpr Duration kDrainDeadline = std::chrono::seconds(30);
+// As long as servers may take to load weights.
+constexpr Duration kLastWeightsDeadline = std::chrono::minutes(10);
 
 // One run. Members are declared in the order in which they are made; Shutdown ends them in the
 // order in which data flows, each stage with a deadline.
@@ -125,10 +131,19 @@ class TrainRun {
                                     .engine = engine_.get(),
                                     .run = run_.get(),
                                     .on_failure = [this](const Status& status) { Fail(status); }}));
+    {
+      MutexLock lock(mutex_);
+      failing_actors_ = actors_.get();
+    }
     buffer::Recovery recovery;
     FB_ASSIGN_OR_RETURN(
         buffer_, buffer::Buffer::Open(MakeBufferOptions(config_, run_->buffer_path()),
                                       start_.committed_batch, actors_->listener(), &recovery));
+    {
+      MutexLock lock(mutex_);
+      failing_buffer_ = buffer_.get();
+    }
+    FB_RETURN_IF_ERROR(FirstFailure(OkStatus()));  // of the log, which nobody could end yet
     for (const std::string& note : recovery.notes) Note(note);
     if (options_.mode == control::OpenMode::kResume) {
       Note("buffer: " + std::to_string(buffer_->ledger().pending) + " trajectories pending, " +
@@ -199,8 +214,7 @@ class TrainRun {
     coordinator_->Stop();
     // Servers that keep their weights cannot play on the trained ones.
     if (learner_->step() >= config_.run.steps && config_.rollout.reload) {
-      WaitForWeights();
-      report.after = Evaluate("after training");
+      if (WeightsArrived()) report.after = Evaluate("after training");
     }
     actors_->Drain(kDrainDeadline);
     report.ledger = buffer_->ledger();
@@ -233,12 +247,23 @@ class TrainRun {
     servers->PublishAdapter(std::move(snapshot), MakeAdapterWriter(config_, state->train), taken);
   }
 
-  // The evaluation after training plays on the last weights.
-  void WaitForWeights() {
-    const TimePoint deadline = Now() + kDrainDeadline;
-    while (engine_->policy_version() < learner_->policy_version() && Now() < deadline) {
+  // The evaluation after training plays on the last weights, or not at all: on older ones it would
+  // be a figure for something else.
+  bool WeightsArrived() {
+    const TimePoint deadline = Now() + kLastWeightsDeadline;
+    while (engine_->policy_version() < learner_->policy_version()) {
+      if (!FirstFailure(OkStatus()).ok()) return false;
+      if (Now() >= deadline) {
+        Note(fmt::format(
+            "no evaluation after training: {} s after the last step the engine still has version "
+            "{} of {}",
+            std::chrono::duration_cast<std::chrono::seconds>(kLastWeightsDeadline).count(),
+            engine_->policy_version(), learner_->policy_version()));
+        return false;
+      }
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
+    return true;
   }
 
   std::optional<EvalResult> Evaluate(const std::string& when) {
@@ -253,15 +278,19 @@ class TrainRun {
 
   // Any thread. The first failure ends the run: the learner's lease fails with it.
   void Fail(const Status& status) {
+    RunActors* actors = nullptr;
+    buffer::Buffer* buffer = nullptr;
     {
       MutexLock lock(mutex_);
       if (!failure_.ok()) return;
       failure_ = status;
+      actors = failing_actors_;
+      buffer = failing_buffer_;
     }
     run_->Log("the run stops: " + status.message());
     stop_.request_stop();
-    if (actors_) actors_->Abort();
-    if (buffer_) buffer_->Close();
+    if (actors) actors->Abort();
+    if (buffer) buffer->Close();
   }
   void Interrupted() {
     run_->Log("interrupted");
@@ -295,6 +324,10 @@ class TrainRun {
     if (actors_) actors_->Drain(kDrainDeadline);
     if (engine_) engine_->Shutdown();
     if (buffer_) buffer_->Close();
+    {
+      MutexLock lock(mutex_);
+      failing_actors_ = nullptr;
+    }
     actors_.reset();  // joins the loop, the last user of buffer and coordinator
   }
 
@@ -303,6 +336,9 @@ class TrainRun {
   Progress progress_;
   Mutex mutex_;
   Status failure_ FB_GUARDED_BY(mutex_);
+  // What a failure ends: set when it is made, read by whichever thread fails.
+  RunActors* failing_actors_ FB_GUARDED_BY(mutex_) = nullptr;
+  buffer::Buffer* failing_buffer_ FB_GUARDED_BY(mutex_) = nullptr;
   std::stop_source stop_;
   int64_t warm_programs_ = 0;
 
