@@ -207,11 +207,11 @@ std::vector<PeerSide> StartPeers(const BenchOptions& options, const ScratchFolde
       options.Say(process.status().message());
     }
   };
+  const bool wanted = !RolloutPeer::Vllm(model, "float32").empty();
+  const bool written = wanted && WriteSmolLm2Folder(model.folder).ok();
   for (const auto& [name, dtype] :
        {std::pair{"vllm_cpu", "float32"}, {"vllm_cpu_bf16", "bfloat16"}}) {
-    const std::vector<std::string> vllm = RolloutPeer::Vllm(model, dtype);
-    const bool written = vllm.empty() || WriteSmolLm2Folder(model.folder).ok();
-    start(name, written ? vllm : std::vector<std::string>());
+    start(name, written ? RolloutPeer::Vllm(model, dtype) : std::vector<std::string>());
   }
   start("llamacpp_f16", RolloutPeer::LlamaCpp(model));
   return peers;
