@@ -1,8 +1,8 @@
 // Loop: one thread that runs callbacks, timers and coroutines. Actors and their environments live
 // on one.
 //
-// Nothing that runs on a Loop may block. Post and Run* are thread-safe; everything else is for code
-// that already runs on the loop.
+// Nothing that runs on a Loop may block. Post, Spawn, Stop and lag are thread-safe; everything else
+// is for code that already runs on the loop, or before Run.
 #pragma once
 
 #include <coroutine>
@@ -57,7 +57,7 @@ class Loop {
   // has ended.
   void Spawn(Task<void> task, std::function<void()> done = nullptr);
 
-  // co_await loop.SleepUntil(t)
+  // co_await loop.SleepUntil(t). A coroutine that sleeps must not be destroyed before it wakes.
   auto SleepUntil(TimePoint when) {
     struct Awaiter {
       Loop* loop;
@@ -81,7 +81,8 @@ std::unique_ptr<Loop> MakeVirtualLoop();
 
 // One value that arrives from anywhere, awaited by one coroutine on a loop.
 //   Completion<int> c(loop);  other thread: c.Set(7);  coroutine: int v = co_await c.Wait();
-// Copies share the state, so the setter may outlive the waiter. The first Set wins.
+// Copies share the state, so the setter may outlive the waiter. The first Set wins. A coroutine
+// that waits must not be destroyed before the Set.
 template <typename T>
 class Completion {
  public:

@@ -100,6 +100,7 @@ struct EngineStats {
   int64_t publishes = 0;
   // Of weights that went to servers over sockets: their size, and how much of it was sent.
   int64_t published_bytes = 0, published_bytes_sent = 0;
+  // Programs that the engine's client compiled since the engine was ready, whoever asked for them.
   int64_t recompiles_after_warmup = 0;
 };
 

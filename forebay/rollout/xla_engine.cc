@@ -99,6 +99,7 @@ class XlaEngine final : public Engine {
 
   void Cancel(uint64_t id) override {
     MutexLock lock(mutex_);
+    if (!ended_.ok()) return;  // nobody would take it
     cancels_.push_back(id);
     changed_.NotifyOne();
   }

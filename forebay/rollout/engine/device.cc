@@ -73,13 +73,12 @@ Result<std::unique_ptr<EngineDevice>> EngineDevice::Create(const EngineDeviceOpt
   FB_RETURN_IF_ERROR(device->CompileAll(model));
   FB_RETURN_IF_ERROR(device->MakeCache(model));
   FB_RETURN_IF_ERROR(device->WarmUp());
-  device->warm_compiles_ = device->compiles_;
+  device->warm_compiles_ = client.counters().compiled;
   return device;
 }
 
 Status EngineDevice::Compile(Result<xla::Program> program, std::shared_ptr<xla::Executable>* out) {
   if (!program.ok()) return program.status();
-  ++compiles_;
   FB_ASSIGN_OR_RETURN(*out, client_.Compile(*program));
   return OkStatus();
 }

@@ -81,8 +81,9 @@ class EngineDevice {
   std::shared_ptr<DeviceWeights> SetWeights(std::shared_ptr<DeviceWeights> weights) {
     return std::exchange(weights_, std::move(weights));
   }
-  // Programs handed to the compiler since Create returned: none, or the engine has a bug.
-  int64_t compiles_after_warmup() const { return compiles_ - warm_compiles_; }
+  // Programs that the client handed to the compiler since Create returned: none, or the engine has
+  // a bug, where nobody else uses the client.
+  int64_t compiles_after_warmup() const { return client_.counters().compiled - warm_compiles_; }
 
  private:
   EngineDevice(const EngineDeviceOptions& options, int64_t vocab_size, xla::Client& client,
@@ -121,7 +122,7 @@ class EngineDevice {
   // Of the last step: each takes the memory of the one before, which would be new pages else.
   xla::Buffer logits_;
   xla::Buffer tokens_, positions_, temperatures_, seeds_, top_k_, top_p_, min_p_;
-  int64_t compiles_ = 0, warm_compiles_ = 0;
+  int64_t warm_compiles_ = 0;
 };
 
 }  // namespace forebay::rollout
