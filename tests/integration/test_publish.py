@@ -17,9 +17,9 @@ WAIT_S = 90
 class Server:
     """`forebay serve tiny:` with the run's shape of model and other weights, until it is killed."""
 
-    def __init__(self, test: "PublishTest", *args):
+    def __init__(self, test: "PublishTest", port="0"):
         self.process = subprocess.Popen(
-            test.command("serve", test.model, "--name", "policy", "--slots", 8, "--context", 256, "--take-weights", *args),
+            test.command("serve", test.model, "--name", "policy", "--slots", 8, "--context", 256, "--take-weights", "--port", port),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         test.addCleanup(self.kill)
         self.log = []
@@ -101,7 +101,7 @@ class PublishTest(ForebayTest):
         self.addCleanup(lambda: (run.kill(), run.communicate()))
         self.wait(lambda: self.steps_taken() >= 3, "no step was taken")
         two.kill()
-        again = Server(self, "--port", two.port())
+        again = Server(self, two.port())
         self.assertEqual(again.card()["policy_version"], 0)
         self.wait(lambda: again.card()["policy_version"] >= 3 or run.poll() is not None, "the server got no weights")
         output, _ = run.communicate(timeout=WAIT_S)
@@ -121,7 +121,7 @@ class PublishTest(ForebayTest):
         self.assertEqual(run.returncode, 5, output[-3000:])
         self.assertIn("the rollout server cannot be used", output)
 
-        again = Server(self, "--port", server.port())
+        again = Server(self, server.port())
         resumed = self.forebay("train", "--resume", self.run_folder)
         self.assertEqual(resumed.returncode, 0, resumed.stderr + resumed.stdout[-2000:])
         self.assertGreaterEqual(again.card()["policy_version"], 39)
