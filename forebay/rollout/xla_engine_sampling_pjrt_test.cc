@@ -141,7 +141,9 @@ TEST(EngineSamplingTest, T2_EveryRequestsLogprobsAreOfItsOwnDefinition) {
     ExpectMatchesDefinition(requests[i], *result);
     alone.push_back(*result);
   }
-  // All at once, four at a time: nobody's wishes reach a neighbour.
+  // All at once, four at a time: nobody's wishes reach a neighbour, and none is a new program (the
+  // definitions above are, of the same client).
+  const int64_t compiled = engine->stats().recompiles_after_warmup;
   std::vector<std::future<Result<GenerateResult>>> futures;
   for (const GenerateRequest& request : requests) futures.push_back(Ask(*engine, request));
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -149,7 +151,7 @@ TEST(EngineSamplingTest, T2_EveryRequestsLogprobsAreOfItsOwnDefinition) {
     ASSERT_TRUE(result.ok()) << result.status().ToString();
     EXPECT_EQ(result->tokens, alone[i].tokens) << i;
   }
-  EXPECT_EQ(engine->stats().recompiles_after_warmup, 0);
+  EXPECT_EQ(engine->stats().recompiles_after_warmup, compiled);
 }
 
 TEST(EngineSamplingTest, ATopKOfOneIsGreedyAndCertain) {
