@@ -45,6 +45,7 @@ class Vllm {
   void Die() {
     if (!server_) return;
     url_ = server_->url();
+    server_->Stop(Duration(0));  // while handlers may still ask for server_
     server_.reset();
   }
 
@@ -117,6 +118,7 @@ class Vllm {
   }
 
   Task<void> Handle(HttpExchange& exchange) {
+    Loop& loop = server_->thread().loop();  // server_ is null while it ends
     const HttpRequest& request = exchange.request();
     const std::string path(request.path());
     HttpResponse response{.body = "{}"};
@@ -139,7 +141,7 @@ class Vllm {
       most_running = std::max<int>(most_running, ++running);
       exchange.OnDisconnect([this] { ++gone; });
       while ((hangs || paused) && !exchange.disconnected()) {
-        auto sleep = server_->thread().loop().SleepUntil(Now() + std::chrono::milliseconds(1));
+        auto sleep = loop.SleepUntil(Now() + std::chrono::milliseconds(1));
         co_await sleep;
       }
       exchange.OnDisconnect(nullptr);
@@ -149,7 +151,7 @@ class Vllm {
       if (fails_each > 0 && ++asked_ % fails_each == 0) response.status = 500;
     } else if (path == "/collective_rpc") {
       if (refuses_weights) response.status = 500;
-      auto sleep = server_->thread().loop().SleepUntil(Now() + reload_takes.load());
+      auto sleep = loop.SleepUntil(Now() + reload_takes.load());
       co_await sleep;
       const std::string folder = ask["kwargs"]["weights_path"];
       reloadable_ = std::filesystem::exists(folder + "/model.safetensors") &&
