@@ -149,6 +149,7 @@ Task<Status> Publisher::Give(std::shared_ptr<const Offering> offering, int64_t* 
   plan->done.emplace(loop_);
   plan->lanes = kLanes;
   std::vector<Task<void>> lanes;
+  lanes.reserve(kLanes);
   for (int i = 0; i < kLanes; ++i) lanes.push_back(Lane(&*plan, deadline));
   for (Task<void>& lane : lanes) StartTask(lane);
   auto waiting = plan->done->Wait();

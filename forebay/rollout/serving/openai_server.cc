@@ -93,10 +93,8 @@ class Server final : public OpenAiServer {
       piece = !exchange.request().path().ends_with("/commit");
       Task<int> taking = options_.weights->Handle(exchange);
       end.status = co_await std::move(taking);
-    } else if (!route) {
-      end.status = error.status;
-    } else if (route->kind == Route::Kind::kGenerate &&
-               !Admit(exchange.request(), &admission, &error)) {
+    } else if (!route || (route->kind == Route::Kind::kGenerate &&
+                          !Admit(exchange.request(), &admission, &error))) {
       end.status = error.status;
     } else if (route->kind == Route::Kind::kGenerate) {
       const std::string id = ids_.Next();

@@ -56,9 +56,8 @@ Result<Buffer> ShareHost(Client& client, std::span<const std::byte> bytes, const
   ready.callback = &LetGo;
   ready.user_arg = held.get();
   const Status status = FB_PJRT(state->api, PJRT_Event_OnReady, ready);
-  // NOLINTNEXTLINE(bugprone-unused-return-value): it is LetGo's now; after an error it is kept for
-  // good, as nobody would say when it may go
-  held.release();
+  // It is LetGo's now. After an error it is kept for good: nobody would say when it may go.
+  held.release();  // NOLINT(bugprone-unused-return-value)
   FB_RETURN_IF_ERROR(status);
   return buffer;
 }
