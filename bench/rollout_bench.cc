@@ -245,6 +245,7 @@ class Rollout {
   Rng rng_{2};
   double gap_ = 0;
   int64_t recompiles_ = 0;
+  int64_t own_compiles_ = 0;  // for the gap, while these streams' engines stood
   nlohmann::ordered_json f32_, bf16_, ratios_, spreads_;
 };
 
@@ -254,8 +255,10 @@ Result<double> Rollout::Decode(rollout::Engine& engine, int64_t streams, bool ch
   const auto requests = Group(rng_, streams, options_.quick ? 32 : 96, vocab);
   FB_ASSIGN_OR_RETURN(const auto results, GenerateAll(engine, requests));
   if (check) {
+    const int64_t before = client_->counters().compiled;
     FB_ASSIGN_OR_RETURN(const double gap, LogprobGap(smol_, *client_, requests, results));
     gap_ = std::max(gap_, gap);
+    own_compiles_ = client_->counters().compiled - before;
   }
   return DecodeRate(results);
 }
@@ -319,7 +322,7 @@ Status Rollout::Measure(int64_t streams) {
   }
   for (const auto& engine : {f32.get(), bf16.get()}) {
     if (engine == nullptr) continue;
-    recompiles_ += engine->stats().recompiles_after_warmup;
+    recompiles_ += engine->stats().recompiles_after_warmup - own_compiles_;
     engine->Shutdown();
   }
   return OkStatus();
