@@ -21,18 +21,14 @@
 namespace forebay::models {
 
 using xla::DType;
+using xla::Round;
+using xla::ToFloat;
 using xla::Value;
 
 namespace {
 
 using decode_attention::AttendFn;
 using decode_attention::kLanes;
-
-float ToFloat(float x) { return x; }
-float ToFloat(uint16_t bf16) { return xla::FromBf16(bf16); }
-
-void Round(float x, float* to) { *to = x; }
-void Round(float x, uint16_t* to) { *to = xla::ToBf16(x); }
 
 // to[i] = from[i], rotated by the angles of cos and sin [size / 2] and multiplied.
 template <typename From, typename To>

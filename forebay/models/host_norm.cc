@@ -15,17 +15,14 @@
 namespace forebay::models {
 
 using xla::DType;
+using xla::Round;
+using xla::ToFloat;
 using xla::Value;
 
 namespace {
 
 // Independent sums, so that the compiler may use vectors.
 constexpr int64_t kSums = 16;
-
-float ToFloat(float x) { return x; }
-float ToFloat(uint16_t bf16) { return xla::FromBf16(bf16); }
-void Round(float x, float* to) { *to = x; }
-void Round(float x, uint16_t* to) { *to = xla::ToBf16(x); }
 
 template <typename Element>
 void NormRow(const Element* x, const float* weight, int64_t width, float eps, Element* out) {

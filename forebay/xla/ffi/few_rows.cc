@@ -20,11 +20,6 @@ namespace {
 // Independent sums, so that the compiler may use vectors.
 constexpr int64_t kSums = 16;
 
-float ToFloat(float x) { return x; }
-float ToFloat(uint16_t bf16) { return FromBf16(bf16); }
-void Round(float x, float* to) { *to = x; }
-void Round(float x, uint16_t* to) { *to = ToBf16(x); }
-
 template <typename Element>
 float Dot(const Element* a, const Element* b, int64_t depth) {
   float sums[kSums] = {};
