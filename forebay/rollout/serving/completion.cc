@@ -28,6 +28,9 @@ namespace {
 
 using Events = std::vector<GenerationEvent>;
 
+// What is rendered at once of what waits for a slow client: with 20 alternatives a token, 700 kB.
+constexpr size_t kEventsPerWrite = 512;
+
 // Waits until nothing of it runs any more: the engine calls back until then.
 Task<void> DrainEvents(std::shared_ptr<Generation> generation) {
   generation->Cancel();
@@ -82,12 +85,16 @@ Task<CompletionEnd> CompleteWhole(const CompletionDeps& deps, HttpExchange& exch
   co_return CompletionEnd{.status = 200, .cancelled = !sent.ok()};
 }
 
-// What there is, at least one event; none: every request has ended.
+// What there is, at least one event and at most kEventsPerWrite; none: every request has ended.
 Task<Events> NextEvents(std::shared_ptr<Generation> generation) {
   Events out;
   Task<std::optional<GenerationEvent>> next = generation->Next();
   std::optional<GenerationEvent> event = co_await std::move(next);
-  for (; event; event = generation->TryNext()) out.push_back(std::move(*event));
+  while (event) {
+    out.push_back(std::move(*event));
+    if (out.size() == kEventsPerWrite) break;
+    event = generation->TryNext();
+  }
   co_return out;
 }
 
