@@ -86,6 +86,12 @@ bool AnswerMetadata(const XLA_FFI_CallFrame& frame) {
   return true;
 }
 
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
 // Work that several threads take from. It outlives the call, as a helper may be started after all
 // is done; such a one finds it closed and looks at nothing else.
 struct Job {
@@ -94,9 +100,23 @@ struct Job {
   std::atomic<int64_t> next = 0;
   std::mutex mutex;
   std::condition_variable idle;
-  int helpers = 0;      // under mutex: at work
-  bool closed = false;  // under mutex
+  std::atomic<int> helpers = 0;  // at work; changed under mutex
+  bool closed = false;           // under mutex
 
+  // Lets nobody join any more, and waits for those at work.
+  void Close() {
+    {
+      const std::lock_guard lock(mutex);
+      closed = true;
+    }
+    // They end within microseconds, a fraction of what a sleeping thread takes to wake.
+    constexpr int kSpins = 1000;
+    for (int spins = 0; helpers.load(std::memory_order_acquire) > 0 && spins < kSpins; ++spins) {
+      Pause();
+    }
+    std::unique_lock lock(mutex);
+    idle.wait(lock, [&] { return helpers == 0; });
+  }
   // Without memory the process ends: other threads may wait for the item that would be missing.
   void Drain() noexcept {
     for (int64_t i = next++; i < count; i = next++) (*fn)(i);
@@ -165,12 +185,6 @@ class Lobby {
   // Longer than what lies between the kernels of a decode step, shorter than anything else notices.
   static constexpr auto kPatience = std::chrono::microseconds(30);
 
-  static void Pause() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-  }
-
   std::atomic<uint64_t> news_ = 0;
   std::mutex mutex_;
   int64_t waiting_ = 0;                            // under mutex_: those inside Wait
@@ -234,9 +248,7 @@ void HostCall::ForEach(int64_t count, const std::function<void(int64_t)>& fn) co
     held.release();  // NOLINT(bugprone-unused-return-value): Help frees it
   }
   job->Drain();
-  std::unique_lock lock(job->mutex);
-  job->closed = true;
-  job->idle.wait(lock, [&] { return job->helpers == 0; });
+  job->Close();
 }
 
 XLA_FFI_Error* RunHostKernel(HostFunction function, XLA_FFI_CallFrame* frame) {
