@@ -6,7 +6,6 @@
 #include <cctype>
 #include <cmath>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -20,6 +19,7 @@
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
 #include "forebay/env/environment.h"
+#include "forebay/env/places.h"
 
 namespace forebay::env {
 namespace {
@@ -27,20 +27,15 @@ namespace {
 constexpr double kZ99 = 2.3263478740408408;  // the 99th percentile of a standard normal
 constexpr double kTailMax = 4.0;             // times the 99th percentile
 
-using Place = Result<std::unique_ptr<Environment>>;
-
 // What all episodes of a pool share; outlives the pool when an episode does.
 struct Shared {
   Loop& loop;
   SlowOptions options;
-  int64_t episodes = 0;
+  std::shared_ptr<Places> places;
   bool stopped = false;
-  std::map<uint64_t, OneShot<Place>> waiting;  // in Acquire, by ticket
-  uint64_t last_ticket = 0;
 };
 
-// Hands free places to those who wait, in order.
-void Admit(const std::shared_ptr<Shared>& shared);
+Status HasShutDown() { return Cancelled("the environment pool is shut down"); }
 
 double Latency(Rng& rng, double p50_s, const SlowOptions& options) {
   if (p50_s <= 0 || options.latency_p50_s <= 0) return 0;
@@ -59,13 +54,8 @@ double Fraction(std::string_view text, char letter) {
 
 class SlowEnvironment final : public Environment {
  public:
-  explicit SlowEnvironment(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {
-    ++shared_->episodes;
-  }
-  ~SlowEnvironment() override {
-    --shared_->episodes;
-    Admit(shared_);
-  }
+  SlowEnvironment(std::shared_ptr<Shared> shared, Places::Place place)
+      : shared_(std::move(shared)), place_(std::move(place)) {}
 
   Task<Result<std::vector<Message>>> Reset(ResetRequest request, TimePoint deadline) override {
     const SlowOptions& options = shared_->options;
@@ -97,10 +87,10 @@ class SlowEnvironment final : public Environment {
   }
 
  private:
-  // Sleeps; kDeadlineExceeded at the deadline when that is earlier, kCancelled at once after
-  // Shutdown.
+  // Sleeps; kDeadlineExceeded at the deadline when that is earlier. kCancelled after Shutdown,
+  // which does not wake who sleeps already.
   Task<Status> Wait(double seconds, TimePoint deadline) {
-    if (shared_->stopped) co_return Cancelled("the environment pool is shut down");
+    if (shared_->stopped) co_return HasShutDown();
     Loop& loop = shared_->loop;
     const TimePoint end = loop.Now() + FromSeconds(seconds);
     const OneShot<bool> over(loop);
@@ -111,48 +101,31 @@ class SlowEnvironment final : public Environment {
     co_return OkStatus();
   }
 
-  std::shared_ptr<Shared> shared_;
+  const std::shared_ptr<Shared> shared_;
+  const Places::Place place_;
   Rng rng_{0};
   char letter_ = 'a';
   int64_t turns_ = 0;  // of this episode; 0: not reset
   int64_t turn_ = 0;
 };
 
-void Admit(const std::shared_ptr<Shared>& shared) {
-  while (!shared->waiting.empty() && shared->episodes < shared->options.episodes_max) {
-    // Taken out first: a place that nobody takes any more comes back through here.
-    const OneShot<Place> first = shared->waiting.begin()->second;
-    shared->waiting.erase(shared->waiting.begin());
-    first.Set(Place(std::make_unique<SlowEnvironment>(shared)));
-  }
-}
-
 class SlowPool final : public EnvironmentPool {
  public:
   explicit SlowPool(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
 
-  Task<Place> Acquire(TimePoint deadline) override {
+  Task<Result<std::unique_ptr<Environment>>> Acquire(TimePoint deadline) override {
     const std::shared_ptr<Shared> shared = shared_;
-    if (shared->stopped) co_return Cancelled("the environment pool is shut down");
-    const OneShot<Place> waiting(shared->loop);
-    const uint64_t ticket = ++shared->last_ticket;
-    shared->waiting.emplace(ticket, waiting);
-    const uint64_t timer = shared->loop.RunAt(deadline, [shared, ticket, waiting] {
-      shared->waiting.erase(ticket);
-      waiting.Set(DeadlineExceeded(fmt::format(
-          "no place became free in time among episodes_max = {}", shared->options.episodes_max)));
-    });
-    Admit(shared);
-    Place place = co_await waiting.Wait();
-    shared->loop.Cancel(timer);
-    co_return place;
+    Task<Result<Places::Place>> taking = Places::Take(shared->places, deadline);
+    Result<Places::Place> place = co_await std::move(taking);
+    if (!place.ok()) co_return place.status();
+    std::unique_ptr<Environment> made =
+        std::make_unique<SlowEnvironment>(shared, std::move(*place));
+    co_return std::move(made);
   }
 
   Task<void> Shutdown(TimePoint) override {
     shared_->stopped = true;
-    for (auto& [ticket, waiting] : shared_->waiting)
-      waiting.Set(Cancelled("the environment pool is shut down"));
-    shared_->waiting.clear();
+    shared_->places->Stop(HasShutDown());
     co_return;
   }
 
@@ -186,8 +159,10 @@ Result<std::unique_ptr<EnvironmentPool>> MakeSlowPool(const SlowOptions& options
     return InvalidArgument(
         fmt::format("episodes_max must be 1 or more, not {}", options.episodes_max));
   }
-  return std::unique_ptr<EnvironmentPool>(std::make_unique<SlowPool>(
-      std::make_shared<Shared>(Shared{.loop = loop, .options = options})));
+  return std::unique_ptr<EnvironmentPool>(std::make_unique<SlowPool>(std::make_shared<Shared>(
+      Shared{.loop = loop,
+             .options = options,
+             .places = std::make_shared<Places>(loop, options.episodes_max, "episodes_max")})));
 }
 
 }  // namespace forebay::env
