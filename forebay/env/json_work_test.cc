@@ -99,10 +99,10 @@ TEST_F(LongJsonTest, ADeadlineDoesNotWaitForTheWorkerAndTheAnswerIsLate) {
     auto other = co_await t->Episode();
     int ended = 0;
     Result<StepResult> answer = Internal(""), next = Internal("");
-    // Nobody waits for it any more once the worker has it.
     t->Spawn(env.get(), "long 1000000", std::chrono::seconds(1), &answer, &ended);
     co_await t->Until(&ended, 1);
     EXPECT_EQ(answer.status().code(), StatusCode::kDeadlineExceeded);
+    co_await UntilItWaits(t->loop_.get(), &t->held_);  // nobody waits for it any more
     t->held_.Release();
     t->Spawn(other.get(), "hi", kLong, &next, &ended);
     co_await t->Until(&ended, 2);

@@ -319,7 +319,7 @@ while True: time.sleep(1000)
   ASSERT_GT(pid, 0);
   // It is killed; whoever adopted it may not have reaped it yet.
   std::string state = "gone";
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 30'000; ++i) {
     std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
     std::string number, name;
     state = "gone";

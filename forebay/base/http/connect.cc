@@ -94,6 +94,7 @@ Task<Result<std::shared_ptr<Connection>>> Connect(Loop& loop, HttpUrl url, SSL_C
     socket->async_connect(endpoint, [socket, done](const error_code& e) { done.Set(e); });
     {
       const ScopedTimer timer(loop, deadline, [socket, done] {
+        if (done.is_set()) return;  // in time, though nobody has been told yet
         done.Set(asio::error::timed_out);
         error_code ignored;
         Ignore(socket->close(ignored));

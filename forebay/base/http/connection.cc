@@ -22,6 +22,9 @@ namespace {
 
 using boost::system::error_code;
 
+constexpr const char* kNoHandshake = "no TLS handshake before the deadline";
+constexpr const char* kNotRead = "the peer did not read before the deadline";
+
 // What is read ahead of its use: the next request of a client that does not wait for answers.
 constexpr size_t kAheadMax = size_t{64} << 10;
 
@@ -46,10 +49,21 @@ void Connection::Close() {
   if (auto on_end = std::exchange(on_end_, nullptr)) on_end();
 }
 
-void Connection::Expire() {
+void Connection::Expire(const char* what) {
   if (closed_) return;
   timed_out_ = true;
+  // A write that ended at the same moment tells of success: then the next read tells why nothing
+  // comes any more.
+  if (read_status_.ok()) read_status_ = DeadlineExceeded(what);
   Close();
+}
+
+// What is done is not late, also when the coroutine that waits for it has yet to be resumed.
+std::function<void()> Connection::ExpiresUnless(OneShot<error_code> done, const char* what) {
+  return [weak = weak_from_this(), done = std::move(done), what] {
+    const auto connection = weak.lock();
+    if (connection && !done.is_set()) connection->Expire(what);
+  };
 }
 
 void Connection::StartRead() {
@@ -94,12 +108,10 @@ Task<Status> Connection::Handshake(TimePoint deadline) {
   const std::shared_ptr<Connection> self = shared_from_this();
   const OneShot<error_code> done(loop_);
   transport_->Handshake([self, done](const error_code& error) { done.Set(error); });
-  const ScopedTimer timer(loop_, deadline, [weak = weak_from_this()] {
-    if (const auto connection = weak.lock()) connection->Expire();
-  });
+  const ScopedTimer timer(loop_, deadline, ExpiresUnless(done, kNoHandshake));
   auto waiting = done.Wait();
   const error_code error = co_await waiting;
-  if (timed_out_) co_return DeadlineExceeded("no TLS handshake before the deadline");
+  if (timed_out_) co_return DeadlineExceeded(kNoHandshake);
   if (error) co_return Unavailable("the TLS handshake failed: " + error.message());
   co_return OkStatus();
 }
@@ -107,19 +119,16 @@ Task<Status> Connection::Handshake(TimePoint deadline) {
 Task<Status> Connection::Write(std::string bytes, TimePoint deadline) {
   const std::shared_ptr<Connection> self = shared_from_this();
   if (closed_) {
-    co_return timed_out_ ? DeadlineExceeded("the peer did not read before the deadline")
-                         : Unavailable("the connection was closed");
+    co_return timed_out_ ? DeadlineExceeded(kNotRead) : Unavailable("the connection was closed");
   }
   const auto held = std::make_shared<std::string>(std::move(bytes));
   const OneShot<error_code> done(loop_);
   transport_->Write(*held, [self, held, done](const error_code& error) { done.Set(error); });
-  const ScopedTimer timer(loop_, deadline, [weak = weak_from_this()] {
-    if (const auto connection = weak.lock()) connection->Expire();
-  });
+  const ScopedTimer timer(loop_, deadline, ExpiresUnless(done, kNotRead));
   auto waiting = done.Wait();
   const error_code error = co_await waiting;
   if (!error) co_return OkStatus();
-  if (timed_out_) co_return DeadlineExceeded("the peer did not read before the deadline");
+  if (timed_out_) co_return DeadlineExceeded(kNotRead);
   co_return ToStatus(error);
 }
 

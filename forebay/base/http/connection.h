@@ -50,7 +50,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   void StartRead();
   void OnRead(const boost::system::error_code& error);
-  void Expire();
+  void Expire(const char* what);
+  std::function<void()> ExpiresUnless(OneShot<boost::system::error_code> done, const char* what);
 
   Loop& loop_;
   const std::unique_ptr<Transport> transport_;

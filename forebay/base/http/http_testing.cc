@@ -80,7 +80,7 @@ HttpServerStats TestServer::stats() {
 }
 
 RawConnection::RawConnection(Fd fd) : fd_(std::move(fd)) {
-  const timeval limit{.tv_sec = 20};
+  const timeval limit{.tv_sec = 120};
   setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   setsockopt(fd_.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 }

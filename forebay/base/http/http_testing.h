@@ -50,7 +50,7 @@ class TestServer {
   bool stopped_ = false;
 };
 
-// A blocking connection; everything ends after 20 s at the latest.
+// A blocking connection; everything ends after 120 s at the latest.
 class RawConnection {
  public:
   explicit RawConnection(uint16_t port);

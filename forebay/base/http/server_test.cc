@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -174,9 +175,13 @@ TEST(HttpServerTest, SilentConnectionsAreClosed) {
   TestServer server(Echo, {.idle_deadline = milliseconds(100)});
   RawConnection silent(server.port());
   EXPECT_EQ(silent.ReadAll(), "");
-  RawConnection idle(server.port());
-  idle.Send(Get("/a"));
-  EXPECT_THAT(idle.ReadAll(), HasSubstr("GET /a"));
+  // Its request is there before the server looks.
+  std::optional<RawConnection> idle;
+  server.thread().Do([&] {
+    idle.emplace(server.port());
+    idle->Send(Get("/a"));
+  });
+  EXPECT_THAT(idle->ReadAll(), HasSubstr("GET /a"));
   while (server.stats().connections > 0) usleep(1000);
   EXPECT_EQ(server.stats().timed_out, 2);
 }

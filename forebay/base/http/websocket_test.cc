@@ -156,7 +156,7 @@ std::string Url(const RawServer& server, const std::string& target = "/ws") {
 class WebSocketTest : public ::testing::Test {
  public:
   Status Connect(const std::string& url, WebSocketOptions options = {},
-                 Duration deadline = seconds(20)) {
+                 Duration deadline = seconds(120)) {
     Status status;
     RunTask(*loop_,
             [](WebSocketTest* t, std::string where, WebSocketOptions o, Duration d,
@@ -177,7 +177,7 @@ class WebSocketTest : public ::testing::Test {
     }(this, std::move(text), &status));
     return status;
   }
-  Result<std::string> Receive(Duration deadline = seconds(20)) {
+  Result<std::string> Receive(Duration deadline = seconds(120)) {
     Result<std::string> message = Internal("none");
     RunTask(*loop_, [](WebSocketTest* t, Duration d, Result<std::string>* out) -> Task<void> {
       Task<Result<std::string>> receiving = t->socket_->Receive(t->Soon(d));
@@ -191,7 +191,7 @@ class WebSocketTest : public ::testing::Test {
       co_await std::move(closing);
     }(this));
   }
-  TimePoint Soon(Duration d = seconds(20)) const { return loop_->Now() + d; }
+  TimePoint Soon(Duration d = seconds(120)) const { return loop_->Now() + d; }
 
   std::unique_ptr<Loop> loop_ = MakeLoop();
   std::unique_ptr<WebSocket> socket_;
