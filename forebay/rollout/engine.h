@@ -123,8 +123,8 @@ class Engine {
 
   // New weights, taken between two decode steps without draining. `taken` runs on the engine's
   // thread once the next token will be sampled with them, or with the error: kInvalidArgument when
-  // names or shapes are not fully covered (the old weights stay). A newer snapshot replaces one
-  // that is still waiting (its `taken` gets kCancelled).
+  // they do not cover all names and shapes (the old weights stay), kCancelled for a snapshot that a
+  // newer one replaces while it waits, kUnavailable after Shutdown or when that comes first.
   virtual void Publish(std::shared_ptr<const weights::Snapshot> snapshot,
                        std::function<void(Status)> taken) = 0;
 

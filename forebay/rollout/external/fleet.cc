@@ -86,7 +86,7 @@ void Fleet::Start() {
 
 void Fleet::Stop() {
   if (std::exchange(stopped_, true)) return;
-  const Status ended = Unavailable("the engine has been shut down");
+  const Status ended = HasShutDown();
   FailWaiting(ended);
   while (!running_.empty()) {
     Done done = std::move(running_.begin()->second.done);
@@ -98,10 +98,8 @@ void Fleet::Stop() {
     if (member->wake_timer != 0) loop_.Cancel(member->wake_timer);
     member->task = {};
   }
-  if (next_) std::exchange(next_, std::nullopt)->taken(Cancelled("the engine has been shut down"));
-  if (auto taken = std::exchange(target_.taken, nullptr)) {
-    taken(Cancelled("the engine has been shut down"));
-  }
+  if (next_) std::exchange(next_, std::nullopt)->taken(ended);
+  if (auto taken = std::exchange(target_.taken, nullptr)) taken(ended);
 }
 
 std::string Fleet::digest() const {
@@ -117,7 +115,7 @@ EngineStats Fleet::stats() const {
 // ---- requests
 
 void Fleet::Generate(uint64_t id, GenerateRequest request, Done done) {
-  if (stopped_) return done(Unavailable("the engine has been shut down"));
+  if (stopped_) return done(HasShutDown());
   if (static_cast<int64_t>(waiting_.size()) >= options_.waiting_max) {
     return done(ResourceExhausted(
         fmt::format("{} requests wait for the servers already", options_.waiting_max)));

@@ -31,6 +31,9 @@ namespace forebay::rollout::external {
 
 using Done = std::function<void(Result<GenerateResult>)>;
 
+// What requests and publications get that a shutdown ends, or that come after it.
+inline Status HasShutDown() { return Unavailable("the engine has been shut down"); }
+
 // Each server has a coroutine that makes it ready, looks after it, and gives it new weights. All
 // calls on the loop but the constructor and what says otherwise. Stop before destruction.
 class Fleet {
@@ -45,7 +48,7 @@ class Fleet {
         const weights::Snapshot& initial, Folders folders);
 
   void Start();
-  // Fails everything with kUnavailable; no callback runs after it.
+  // Fails everything with kUnavailable. Only weights that are being written are told of later.
   void Stop();
   void Generate(uint64_t id, GenerateRequest request, Done done);
   void Cancel(uint64_t id);

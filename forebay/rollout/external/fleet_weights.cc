@@ -214,7 +214,7 @@ Status Fleet::CheckCoverage(const weights::Snapshot& snapshot) const {
 
 void Fleet::Publish(std::shared_ptr<const weights::Snapshot> snapshot, AdapterWriter adapter,
                     std::function<void(Status)> taken) {
-  if (stopped_) return taken(Cancelled("the engine has been shut down"));
+  if (stopped_) return taken(HasShutDown());
   if (const Status covered = CheckCoverage(*snapshot); !covered.ok()) return taken(covered);
   if (!options_.reload) {
     const int64_t ahead = snapshot->policy_version - first_version_;
@@ -270,7 +270,7 @@ Task<void> Fleet::Write(Next next) {
   });
   const Status written = co_await std::move(writing);
   if (stopped_) {
-    next.taken(Cancelled("the engine has been shut down"));
+    next.taken(HasShutDown());
     co_return;
   }
   if (!written.ok()) {

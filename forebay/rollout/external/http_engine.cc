@@ -110,7 +110,7 @@ class FleetEngine final : public HttpEngine {
     const uint64_t id = next_id_++;
     auto shared = std::make_shared<GenerateRequest>(std::move(request));
     Post([this, id, shared, done](bool ended) {
-      if (ended) return done(Unavailable("the engine has been shut down"));
+      if (ended) return done(external::HasShutDown());
       const Status valid = CheckRequest(*shared, options_.context, options_.vocab_size);
       if (!valid.ok()) return done(valid);
       const auto room = options_.context - static_cast<int64_t>(shared->prompt.size());
@@ -143,7 +143,7 @@ class FleetEngine final : public HttpEngine {
                       std::function<void(Status)> taken) override {
     Post([this, snapshot = std::move(snapshot), adapter = std::move(adapter),
           taken = std::move(taken)](bool ended) {
-      if (ended) return taken(Cancelled("the engine has been shut down"));
+      if (ended) return taken(external::HasShutDown());
       fleet_->Publish(snapshot, adapter, taken);
     });
   }

@@ -28,6 +28,7 @@ namespace forebay::rollout {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -352,6 +353,27 @@ TEST_F(HttpEngineTest, ShutdownFailsWhatRunsAndNothingIsLost) {
   EXPECT_EQ(running.get().status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(waiting.get().status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(Ask(**engine).get().status().code(), StatusCode::kUnavailable);
+  server.hangs = false;
+}
+
+TEST_F(HttpEngineTest, WeightsThatAShutdownComesBeforeAreNotTaken) {
+  Vllm server;
+  options_.reload = true;
+  const auto engine = Make({&server});
+  ASSERT_TRUE(engine.ok()) << engine.status().ToString();
+  server.hangs = true;  // the reload waits for this request
+  auto running = Ask(**engine);
+  Until([&] { return server.running == 1; });
+  std::promise<Status> first, second;
+  (*engine)->Publish(Weights(1), [&](Status s) { first.set_value(std::move(s)); });
+  (*engine)->Publish(Weights(2), [&](Status s) { second.set_value(std::move(s)); });
+  (*engine)->Shutdown();
+  // The first may have had its place taken by then; a shutdown is no such thing.
+  const StatusCode code = first.get_future().get().code();
+  EXPECT_THAT(code, AnyOf(StatusCode::kCancelled, StatusCode::kUnavailable));
+  EXPECT_EQ(second.get_future().get().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(Publish(**engine, Weights(3)).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(running.get().status().code(), StatusCode::kUnavailable);
   server.hangs = false;
 }
 
