@@ -37,9 +37,11 @@ answer = post(os.environ["OPENAI_BASE_URL"] + "/chat/completions",
 text = answer["choices"][0]["message"]["content"]
 )";
 
+constexpr Duration kLong = std::chrono::seconds(240);  // a deadline that is not under test
+
 class HarnessTest : public RecordingProxyTest {
  protected:
-  Trajectory Play(const std::string& end, Duration deadline = std::chrono::seconds(60),
+  Trajectory Play(const std::string& end, Duration deadline = kLong,
                   std::function<bool()> abort = nullptr, const std::string& begin = kHarness) {
     HarnessOptions options{
         .command = {"python3", "-c", begin + end},
@@ -80,9 +82,8 @@ TEST_F(HarnessTest, ItsFailuresAreTyped) {
   EXPECT_EQ(Play("").outcome, Outcome::kGraderError);
   EXPECT_EQ(Play("import time; time.sleep(300)", std::chrono::milliseconds(1500)).outcome,
             Outcome::kEnvTimeout);
-  EXPECT_EQ(
-      Play("import time; time.sleep(300)", std::chrono::seconds(60), [] { return true; }).outcome,
-      Outcome::kAborted);
+  EXPECT_EQ(Play("import time; time.sleep(300)", kLong, [] { return true; }).outcome,
+            Outcome::kAborted);
   EXPECT_EQ(proxy_->open(), 0);
 }
 
@@ -90,7 +91,7 @@ TEST_F(HarnessTest, ItsFailuresAreTyped) {
 // of the run that died.
 TEST_F(HarnessTest, ItsFailuresAreToldWithItsLastWords) {
   const auto told = [&](const std::string& program) {
-    return Play("", std::chrono::seconds(60), nullptr, program).outcome;
+    return Play("", kLong, nullptr, program).outcome;
   };
   EXPECT_EQ(told("import sys; print('a', file=sys.stderr); print('no key', file=sys.stderr)"),
             Outcome::kEnvError);

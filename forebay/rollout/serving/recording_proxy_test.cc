@@ -454,7 +454,7 @@ TEST_F(RecordingProxyTest, CallsAtOnceAreAllRecorded) {
     Json body = {{"messages", {Message("user", std::string(static_cast<size_t>(i), 'y'))}}};
     if (i % 2 == 0) body["stream"] = true;
     HttpCall call{.request = {.method = "POST", .url = bench_.base + kChat, .body = body.dump()},
-                  .deadline = Now() + std::chrono::seconds(60)};
+                  .deadline = Now() + std::chrono::seconds(120)};
     call.request.headers.Set("Authorization", "Bearer " + access_.api_key);
     Task<Result<HttpResponse>> sending = bench_.client->Send(std::move(call));
     const Result<HttpResponse> response = co_await std::move(sending);
@@ -480,7 +480,7 @@ TEST_F(RecordingProxyTest, ClosingAnEpisodeCancelsItsCalls) {
   HttpCall call{.request = {.method = "POST",
                             .url = bench_.base + kChat,
                             .body = Json({{"messages", {Message("user", "x")}}}).dump()},
-                .deadline = Now() + std::chrono::seconds(20)};
+                .deadline = Now() + std::chrono::seconds(120)};
   call.request.headers.Set("Authorization", "Bearer " + access_.api_key);
   int status = 0;
   const auto ask = [&]() -> Task<void> {

@@ -129,7 +129,7 @@ void RunTask(Loop& loop, Task<void> task) {
 HttpCall MakeCall(const Bench& bench, const std::string& method, const std::string& target,
                   const std::string& body) {
   HttpCall call{.request = {.method = method, .url = bench.base + target, .body = body},
-                .deadline = Now() + std::chrono::seconds(20)};
+                .deadline = Now() + std::chrono::seconds(120)};
   if (!bench.key.empty()) call.request.headers.Set("Authorization", "Bearer " + bench.key);
   return call;
 }
@@ -183,7 +183,7 @@ void Bench::StreamAndLeave(const std::string& target, const Json& body) {
 namespace {
 
 Task<void> UntilTask(Loop* loop, const std::function<bool()>* condition) {
-  const TimePoint deadline = Now() + std::chrono::seconds(20);
+  const TimePoint deadline = Now() + std::chrono::seconds(120);
   while (!(*condition)() && Now() < deadline) {
     auto sleep = loop->SleepUntil(Now() + std::chrono::milliseconds(1));
     co_await sleep;

@@ -96,7 +96,7 @@ struct Bench {
   std::vector<std::string> Stream(const std::string& target, const Json& body);
   // Begins to stream, reads one event and goes away.
   void StreamAndLeave(const std::string& target, const Json& body);
-  // Runs the loop until `condition` holds; a failure after 20 s.
+  // Runs the loop until `condition` holds; a failure after 120 s.
   void Until(const std::function<bool()>& condition);
 
   std::unique_ptr<Loop> loop;

@@ -114,9 +114,9 @@ TEST_F(StalledReaderTest, ThatReadsEverythingMayWaitForTheNextTokenAsLongAsItLik
   bench_.engine->hangs_after = 5;
   bench_.engine->waiting = 1;
   const Fd client = OpenStream();
+  bench_.Until([&] { return bench_.engine->requests.size() == 1; });
   const TimePoint later = Now() + milliseconds(300);
   bench_.Until([&] { return Now() > later; });
-  EXPECT_EQ(bench_.engine->requests.size(), 1U);
   EXPECT_EQ(bench_.engine->cancelled, 0);
 }
 
