@@ -5,35 +5,13 @@
 #include <cstdint>
 #include <string_view>
 
+#include "forebay/base/json_scan.h"
+
 namespace forebay {
-namespace {
-
-// Calls fn with each character that stands in no string and its offset, until it returns false.
-template <typename Fn>
-void OutsideStrings(std::string_view text, const Fn& fn) {
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') {
-        ++i;
-      } else if (c == '"') {
-        in_string = false;
-      }
-    } else if (c == '"') {
-      in_string = true;
-    } else if (!fn(c, i)) {
-      return;
-    }
-  }
-}
-
-}  // namespace
-
 bool TooDeep(std::string_view text, size_t* at) {
   int depth = 0;
   bool too_deep = false;
-  OutsideStrings(text, [&](char c, size_t i) {
+  OutsideJsonStrings(text, 0, [&](char c, size_t i) {
     if (c == '{' || c == '[') {
       too_deep = ++depth > kJsonDepthMax;
     } else if (c == '}' || c == ']') {
@@ -49,7 +27,7 @@ bool TooCrowded(std::string_view text, int64_t members_max, size_t* at) {
   std::array<int64_t, kJsonDepthMax + 1> members{};  // of the values that are open
   size_t depth = 0;
   bool too_crowded = false;
-  OutsideStrings(text, [&](char c, size_t i) {
+  OutsideJsonStrings(text, 0, [&](char c, size_t i) {
     if (c == '{' || c == '[') {
       if (depth == kJsonDepthMax) return false;  // too deep
       members[++depth] = 0;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "forebay/base/text.h"
 #include "forebay/env/tools/call_json.h"
 
 namespace forebay::env {
@@ -27,12 +28,6 @@ constexpr size_t kFenceLineBytesMax = 64;  // a longer first line names no langu
 constexpr size_t kBareKeyBytesMax = 32;
 
 bool IsSpace(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
-
-std::string_view Trim(std::string_view text) {
-  while (!text.empty() && IsSpace(text.front())) text.remove_prefix(1);
-  while (!text.empty() && IsSpace(text.back())) text.remove_suffix(1);
-  return text;
-}
 
 // `text` ends before it can be told whether it begins with `mark`.
 bool MayBegin(std::string_view text, std::string_view mark) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "forebay/env/json.h"
+
 namespace forebay::env {
 namespace {
 
@@ -20,21 +22,17 @@ Json Described(const ToolSpec& tool) {
   return {{"type", "function"}, {"function", std::move(function)}};
 }
 
-std::string Text(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 }  // namespace
 
 std::string ToolsJson(std::span<const ToolSpec> tools) {
   Json list = Json::array();
   for (const ToolSpec& tool : tools) list.push_back(Described(tool));
-  return Text(list);
+  return Dump(list);
 }
 
 std::string ToolsPrompt(std::span<const ToolSpec> tools) {
   std::string lines;
-  for (const ToolSpec& tool : tools) lines += Text(Described(tool)) + "\n";
+  for (const ToolSpec& tool : tools) lines += Dump(Described(tool)) + "\n";
   return fmt::format(
       "You may call these tools:\n"
       "<tools>\n{}</tools>\n"

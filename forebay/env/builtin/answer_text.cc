@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "forebay/base/text.h"
+
 namespace forebay::env {
 namespace {
 
@@ -101,11 +103,7 @@ bool Negative(std::string_view text, size_t at) {
   return true;
 }
 
-std::string_view Stripped(std::string_view text) {
-  const size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
-}
+std::string_view Stripped(std::string_view text) { return Trim(text, kSpace); }
 
 bool Consume(std::string_view& text, std::string_view prefix) {
   if (!text.starts_with(prefix)) return false;

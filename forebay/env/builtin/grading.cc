@@ -16,6 +16,7 @@
 #include "forebay/base/status.h"
 #include "forebay/env/builtin/answer_text.h"
 #include "forebay/env/builtin/pattern.h"
+#include "forebay/env/json.h"
 
 namespace forebay::env {
 namespace {
@@ -96,8 +97,8 @@ Result<Answer> ParseAnswer(const Json& value) {
     good = add(value);
   }
   if (good) return answer;
-  return InvalidArgument(fmt::format("an answer is a text, a number or a list of these, not {:.80}",
-                                     value.dump(-1, ' ', false, Json::error_handler_t::replace)));
+  return InvalidArgument(
+      fmt::format("an answer is a text, a number or a list of these, not {:.80}", Dump(value)));
 }
 
 Result<Grader> Grader::Parse(const Json& table) {

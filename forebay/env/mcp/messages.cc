@@ -13,6 +13,7 @@
 
 #include "forebay/base/json_depth.h"
 #include "forebay/base/status.h"
+#include "forebay/env/json.h"
 #include "forebay/env/mcp.h"
 #include "forebay/env/tool_calls.h"
 #include "forebay/env/tools.h"
@@ -27,18 +28,8 @@ constexpr size_t kSchemaBytesMax = 64 * 1024;  // more than any prompt has room 
 constexpr std::array<std::string_view, 4> kHandshakes = {kNewest, "2025-06-18", "2025-03-26",
                                                          "2024-11-05"};
 
-std::string Dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 Status NotMcp(std::string_view why, std::string_view text) {
   return DataLoss(fmt::format("the MCP server sent {}: {}", why, PrintableText(text, kShownBytes)));
-}
-
-const Json* Find(const Json& object, const char* key) {
-  if (!object.is_object()) return nullptr;
-  const auto it = object.find(key);
-  return it == object.end() ? nullptr : &*it;
 }
 
 std::string TextOf(const Json& object, const char* key) {

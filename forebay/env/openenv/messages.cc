@@ -10,7 +10,9 @@
 #include "forebay/base/json_depth.h"
 #include "forebay/base/rng.h"
 #include "forebay/base/status.h"
+#include "forebay/base/text.h"
 #include "forebay/env/environment.h"
+#include "forebay/env/json.h"
 #include "forebay/env/tools/text.h"
 
 namespace forebay::env::openenv {
@@ -19,16 +21,6 @@ namespace {
 constexpr size_t kShownBytes = 300;
 constexpr size_t kErrorBytesMax = 4000;
 constexpr uint64_t kSeedEnd = uint64_t{1} << 31;  // many environments take no larger ones
-
-std::string Dump(const Json& json, int indent = -1) {
-  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
-}
-
-const Json* Find(const Json& object, const char* key) {
-  if (!object.is_object()) return nullptr;
-  const auto it = object.find(key);
-  return it == object.end() ? nullptr : &*it;
-}
 
 void Replace(Json* json, const Json& values) {
   if (json->is_string()) {
@@ -80,18 +72,11 @@ Result<Answer> ParseError(const Json& data) {
 
 // Without the fence that models like to put around JSON.
 std::string_view Unfenced(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const auto trim = [&text, kSpace] {
-    const size_t begin = text.find_first_not_of(kSpace);
-    text = begin == std::string_view::npos ? "" : text.substr(begin);
-    text = text.substr(0, text.find_last_not_of(kSpace) + 1);
-  };
-  trim();
+  text = Trim(text);
   if (text.starts_with("```") && text.ends_with("```") && text.size() > 6) {
     const size_t newline = text.find('\n');
     if (newline != std::string_view::npos && newline + 3 < text.size()) {
-      text = text.substr(newline + 1, text.size() - newline - 4);
-      trim();
+      text = Trim(text.substr(newline + 1, text.size() - newline - 4));
     }
   }
   return text;

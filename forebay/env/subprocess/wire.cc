@@ -17,22 +17,14 @@
 #include "forebay/base/clock.h"
 #include "forebay/base/status.h"
 #include "forebay/env/environment.h"
+#include "forebay/env/json.h"
 
 namespace forebay::env {
 namespace {
 
 using Json = nlohmann::json;
 
-std::string ToLine(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 Status Bad(std::string_view what) { return DataLoss(std::string(what)); }
-
-const Json* Find(const Json& object, const char* key) {
-  const auto it = object.find(key);
-  return it == object.end() ? nullptr : &*it;
-}
 
 Result<uint64_t> Unsigned(const Json& json, const char* key) {
   if (!json.is_number_unsigned())
@@ -161,30 +153,30 @@ std::string Excerpt(std::string_view line) {
 }  // namespace
 
 std::string HelloLine(int64_t episodes, size_t line_bytes_max) {
-  return ToLine({{"forebay_env", kProtocolVersion},
-                 {"episodes", episodes},
-                 {"line_bytes_max", line_bytes_max}});
+  return Dump({{"forebay_env", kProtocolVersion},
+               {"episodes", episodes},
+               {"line_bytes_max", line_bytes_max}});
 }
 
 std::string ResetLine(uint64_t id, uint64_t episode, const ResetRequest& request, Duration left) {
-  return ToLine({{"op", "reset"},
-                 {"id", id},
-                 {"episode", episode},
-                 {"task", request.task_id},
-                 {"split", request.split},
-                 {"seed", request.seed},
-                 {"deadline_s", Seconds(left)}});
+  return Dump({{"op", "reset"},
+               {"id", id},
+               {"episode", episode},
+               {"task", request.task_id},
+               {"split", request.split},
+               {"seed", request.seed},
+               {"deadline_s", Seconds(left)}});
 }
 
 std::string StepLine(uint64_t id, uint64_t episode, std::string_view action, Duration left) {
-  return ToLine({{"op", "step"},
-                 {"id", id},
-                 {"episode", episode},
-                 {"action", action},
-                 {"deadline_s", Seconds(left)}});
+  return Dump({{"op", "step"},
+               {"id", id},
+               {"episode", episode},
+               {"action", action},
+               {"deadline_s", Seconds(left)}});
 }
 
-std::string CloseLine(uint64_t episode) { return ToLine({{"op", "close"}, {"episode", episode}}); }
+std::string CloseLine(uint64_t episode) { return Dump({{"op", "close"}, {"episode", episode}}); }
 
 Result<Reply> ParseReply(std::string_view line) {
   const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);

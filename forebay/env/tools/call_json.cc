@@ -4,11 +4,15 @@
 
 #include <cstddef>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "forebay/base/json_depth.h"
+#include "forebay/base/json_scan.h"
+#include "forebay/env/json.h"
 #include "forebay/env/tool_calls.h"
 
 namespace forebay::env {
@@ -16,35 +20,24 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kDepthMax = 64;       // writing out nested values takes stack
 constexpr int kValuesMax = 10'000;  // an ordered object takes time with the square of its keys
 
 // The end of the value that begins at `begin`. npos: it is not complete, or beyond the limits.
 size_t ValueEnd(std::string_view text, size_t begin) {
   int depth = 0;
   int commas = 0;
-  bool in_string = false;
-  bool escaped = false;
-  for (size_t i = begin; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (escaped) {
-        escaped = false;
-      } else if (c == '\\') {
-        escaped = true;
-      } else if (c == '"') {
-        in_string = false;
-      }
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kDepthMax) return std::string_view::npos;
+  std::optional<size_t> end;
+  const bool in_string = OutsideJsonStrings(text, begin, [&](char c, size_t i) {
+    if (c == '{' || c == '[') {
+      if (++depth > kJsonDepthMax) end = std::string_view::npos;
     } else if (c == ',') {
-      if (++commas >= kValuesMax) return std::string_view::npos;
+      if (++commas >= kValuesMax) end = std::string_view::npos;
     } else if (c == '}' || c == ']') {
-      if (--depth <= 0) return i + 1;
+      if (--depth <= 0) end = i + 1;
     }
-  }
+    return !end;
+  });
+  if (end) return *end;
   return depth == 0 && !in_string ? text.size() : std::string_view::npos;
 }
 
@@ -62,11 +55,6 @@ std::string SyntaxError(std::string_view text) {
     }
   }
   return reason;
-}
-
-const Json* Find(const Json& object, const char* key) {
-  const auto it = object.find(key);
-  return it == object.end() ? nullptr : &*it;
 }
 
 // Adds the call, or says why it is none.

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "forebay/base/text.h"
 #include "forebay/env/tool_calls.h"
 
 namespace forebay::rollout::serving {
@@ -14,19 +15,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 using SortedJson = nlohmann::json;  // keys in order: harnesses write them in any
 
-std::string Trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string_view::npos) return {};
-  return std::string(text.substr(begin, text.find_last_not_of(kSpace) - begin + 1));
-}
-
 std::string Form(std::string_view role, std::string_view content, const SortedJson& calls,
                  std::string_view tool_call_id) {
-  return SortedJson({{"role", role},
-                     {"content", Trimmed(content)},
-                     {"calls", calls},
-                     {"id", tool_call_id}})
+  return SortedJson(
+             {{"role", role}, {"content", Trim(content)}, {"calls", calls}, {"id", tool_call_id}})
       .dump(-1, ' ', false, SortedJson::error_handler_t::replace);
 }
 
