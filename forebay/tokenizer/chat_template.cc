@@ -63,6 +63,17 @@ Result<std::string> ChatTemplate::Impl::Render(Json messages, const Options& opt
   // As transformers does: defined, but none, when not given.
   context["documents"] = nullptr;
   context["tools"] = nullptr;
+  if (!options.variables_json.empty()) {
+    const Json variables = Json::parse(options.variables_json, nullptr, /*allow_exceptions=*/false);
+    if (!variables.is_object())
+      return InvalidArgument("the variables of a chat template are not a JSON object");
+    for (const auto& [name, value] : variables.items()) {
+      if (IsReserved(name)) {
+        return InvalidArgument(fmt::format("'{}' is no variable of the chat template's own", name));
+      }
+      context[name] = value;
+    }
+  }
   if (!options.tools_json.empty()) {
     Json tools = Json::parse(options.tools_json, nullptr, /*allow_exceptions=*/false);
     if (!tools.is_array())

@@ -119,6 +119,26 @@ TEST(ChatTemplateTest, BadInputIsRefused) {
   }
 }
 
+TEST(ChatTemplateTest, VariablesOfItsOwnAreGivenOthersAreReserved) {
+  constexpr const char* kSource =
+      "{% if think is defined and think is false %}no{% endif %}{{ add_generation_prompt }} "
+      "{{ name }} {{ 1 + n }}";
+  EXPECT_EQ(*Render(kSource, {.variables_json = R"({"think":false,"name":"é{{ x }}","n":2})"}),
+            "noFalse é{{ x }} 3");
+  for (const char* name : {"messages", "tools", "documents", "add_generation_prompt", "bos_token",
+                           "strftime_now", "__forebay_now_unix_s"}) {
+    EXPECT_TRUE(ChatTemplate::IsReserved(name)) << name;
+    const auto text = Render("x", {.variables_json = std::string(R"({")") + name + R"(":1})"});
+    ASSERT_FALSE(text.ok()) << name;
+    EXPECT_THAT(text.status().message(), HasSubstr(name));
+  }
+  EXPECT_FALSE(ChatTemplate::IsReserved("enable_thinking"));
+  for (const char* bad : {"[]", "{", "1", "null"}) {
+    EXPECT_THAT(Render("x", {.variables_json = bad}).status().message(),
+                HasSubstr("not a JSON object"));
+  }
+}
+
 TEST(ChatTemplateTest, MessagesMayHaveMoreThanARoleAndContent) {
   const auto chat_template = ChatTemplate::Parse(
       "{% for m in messages %}{{ m.role }}{% for c in m.tool_calls or [] %}"

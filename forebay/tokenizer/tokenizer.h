@@ -58,11 +58,18 @@ class ChatTemplate {
     bool add_generation_prompt = false;
     std::string tools_json;  // a JSON array, or ""
     std::string bos_token, eos_token;
+    // More variables of the template's own ("enable_thinking"): a JSON object, or "". Reserved
+    // names are not among them.
+    std::string variables_json;
     // What the template's strftime_now shows (in UTC); the system clock when not set.
     std::optional<int64_t> now_unix_s;
   };
+  // Whether every template is given a variable or function of this name.
+  static bool IsReserved(std::string_view name);
+
   // kInvalidArgument with the reason: the template raised it (raise_exception), failed on these
-  // messages, or ran for too long; text that is not UTF-8; tools that are not a JSON array.
+  // messages, or ran for too long; text that is not UTF-8; tools that are not a JSON array;
+  // variables that are not a JSON object, or one of a reserved name.
   // Thread-safe.
   Result<std::string> Render(std::span<const Message> messages, const Options& options) const;
   // The same for messages with more to them (tool calls, names): a JSON array of objects, given to

@@ -235,7 +235,7 @@ TEST_F(ApiDetailsTest, WhatWouldChangeTheAnswerIsRefusedWithAReason) {
       {"structured_outputs", {{"regex", "a*"}}, "constrains"},
       {"guided_choice", {"a", "b"}, "constrains"},
       {"grammar", "root ::= x", "constrains"},
-      {"chat_template_kwargs", {{"enable_thinking", false}}, "chat template"},
+      {"chat_template", "{{ messages }}", "chat template"},
       {"web_search_options", {{"user_location", "here"}}, "searched"},
       {"prompt_logprobs", 1, "sampled"},
       {"bad_words", {"x"}, "logit_bias"},

@@ -19,6 +19,7 @@
 #include "forebay/rollout/serving/bounded_json.h"
 #include "forebay/rollout/serving/chat_messages.h"
 #include "forebay/rollout/serving/field_reader.h"
+#include "forebay/tokenizer/tokenizer.h"
 
 namespace forebay::rollout::serving {
 namespace {
@@ -26,6 +27,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kTokensMax = size_t{4} << 20;  // of a prompt; the engine's context is smaller
+constexpr size_t kTemplateVariablesMax = 32;
+constexpr size_t kTemplateVariableNameMax = 64;     // bytes
+constexpr size_t kTemplateVariableBytesMax = 4096;  // of a text
 constexpr double kPenaltyMax = 1e6;
 constexpr double kTemperatureMin = 1e-3;
 
@@ -115,7 +119,7 @@ void RefuseUnsupported(FieldReader& fields) {
     fields.Unsupported(name, kNoGrammar);
   }
   constexpr const char* kOwnTemplate = "the model's own chat template is used as it is";
-  for (const char* name : {"chat_template", "chat_template_kwargs", "documents"}) {
+  for (const char* name : {"chat_template", "documents"}) {
     fields.Unsupported(name, kOwnTemplate);
   }
   fields.Unsupported("prompt_logprobs", "log-probabilities are those of sampled tokens");
@@ -142,6 +146,40 @@ void ReadStream(FieldReader& fields, ApiRequest* out) {
   FieldReader inner(*options, "stream_options.");
   out->include_usage = inner.Bool("include_usage").value_or(false);
   if (inner.error()) fields.Fail("stream_options", inner.error()->message);
+}
+
+// {"enable_thinking": false}: variables of the model's own template.
+void ReadTemplateVariables(FieldReader& fields, ApiRequest* out) {
+  constexpr const char* kName = "chat_template_kwargs";
+  const Json* variables = fields.Get(kName);
+  if (variables == nullptr) return;
+  if (!variables->is_object() || variables->size() > kTemplateVariablesMax) {
+    return fields.Fail(kName, fmt::format("'{}' must be an object of at most {} variables of the "
+                                          "chat template, not {}",
+                                          kName, kTemplateVariablesMax, Excerpt(*variables)));
+  }
+  for (const auto& [name, value] : variables->items()) {
+    if (name.empty() || name.size() > kTemplateVariableNameMax) {
+      return fields.Fail(kName, fmt::format("a name in '{}' must have 1 to {} bytes, not {}", kName,
+                                            kTemplateVariableNameMax, name.size()));
+    }
+    if (tokenizer::ChatTemplate::IsReserved(name) || name == "continue_final_message" ||
+        name == "chat_template" || name == "tokenize") {
+      return fields.Fail(
+          kName, fmt::format("'{}' cannot set '{}': it is for variables of the chat template's own",
+                             kName, name));
+    }
+    const bool text = value.is_string() &&
+                      value.get_ref<const std::string&>().size() <= kTemplateVariableBytesMax;
+    if (!text && !value.is_boolean() && !value.is_number() && !value.is_null()) {
+      return fields.Fail(
+          kName,
+          fmt::format("'{}' in '{}' must be true, false, null, a number or a text of at most "
+                      "{} bytes, not {}",
+                      name, kName, kTemplateVariableBytesMax, Excerpt(value)));
+    }
+  }
+  if (!variables->empty()) out->template_variables_json = variables->dump();
 }
 
 void ReadChat(const Json& object, FieldReader& fields, ApiRequest* out) {
@@ -173,6 +211,7 @@ void ReadChat(const Json& object, FieldReader& fields, ApiRequest* out) {
     fields.Fail("continue_final_message",
                 "'continue_final_message' and 'add_generation_prompt' exclude each other");
   }
+  ReadTemplateVariables(fields, out);
   ReadTools(object, fields, out);
   ReadMessages(fields, out);
 }
@@ -225,6 +264,7 @@ void ReadCompletion(FieldReader& fields, ApiRequest* out) {
   if (const Json* best = fields.Get("best_of"); best != nullptr && *best != out->n) {
     fields.Fail("best_of", "'best_of' must be the same as 'n'");
   }
+  fields.Unsupported("chat_template_kwargs", "a completion's prompt is used as it is");
   ReadPrompts(fields, out);
 }
 

@@ -28,6 +28,7 @@ struct ApiRequest {
   // The prompt: messages for the chat template, texts, or token ids.
   std::string messages_json;            // a JSON array, tool calls' arguments as objects
   std::string tools_json;               // a JSON array, or ""
+  std::string template_variables_json;  // a JSON object for the chat template, or ""
   bool tool_calls = false;              // calls are looked for in the answer
   bool parallel_tool_calls = true;      // else only the first call counts
   std::vector<std::string> tool_names;  // of tools_json, in order

@@ -72,9 +72,11 @@ std::string Quoted(const std::string& name) {
 
 std::optional<ApiError> BeginCall(const ServedModel& model, ApiRequest* request) {
   if (!request->forced_tool || model.chat == nullptr) return std::nullopt;
-  const Result<std::string> rendered = RenderChat(model, {.messages_json = kMessages,
-                                                          .tools_json = request->tools_json,
-                                                          .add_generation_prompt = false});
+  const Result<std::string> rendered =
+      RenderChat(model, {.messages_json = kMessages,
+                         .tools_json = request->tools_json,
+                         .variables_json = request->template_variables_json,
+                         .add_generation_prompt = false});
   const std::optional<WrittenCall> written =
       rendered.ok() ? HowCallsAreWritten(*rendered) : std::nullopt;
   if (!written) {

@@ -34,7 +34,7 @@ std::optional<ApiError> MakePrompts(const ServedModel& model, const ApiRequest& 
   std::vector<std::string> texts = request.texts;
   if (request.kind == ApiKind::kChat) {
     if (model.chat == nullptr) {
-      return ApiError{.message = "this model has no chat template: use /v1/completions"};
+      return ApiError{.message = kNoTemplate};
     }
     Result<std::string> text = RenderChat(model, ChatTextOf(request));
     if (!text.ok()) {

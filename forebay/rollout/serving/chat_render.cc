@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "forebay/base/status.h"
+#include "forebay/base/text.h"
 #include "forebay/rollout/openai_server.h"
 #include "forebay/rollout/serving/api_request.h"
 #include "forebay/rollout/serving/plain_tools.h"
@@ -17,18 +18,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string_view Trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\r\n";
-  const size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
-}
-
 }  // namespace
 
 ChatText ChatTextOf(const ApiRequest& request) {
   return {.messages_json = request.messages_json,
           .tools_json = request.tools_json,
+          .variables_json = request.template_variables_json,
           .add_generation_prompt = request.add_generation_prompt,
           .continue_final_message = request.continue_final_message};
 }
@@ -45,12 +40,13 @@ Result<std::string> RenderChat(const ServedModel& model, const ChatText& chat) {
       model.chat->RenderJson(messages_json, {.add_generation_prompt = chat.add_generation_prompt,
                                              .tools_json = tools_json,
                                              .bos_token = model.bos_token,
-                                             .eos_token = model.eos_token}));
+                                             .eos_token = model.eos_token,
+                                             .variables_json = std::string(chat.variables_json)}));
   if (!chat.continue_final_message) return text;
   const Json messages = Json::parse(messages_json);
   const std::string content = messages.back()["content"].get<std::string>();
   // Templates trim contents.
-  const std::string_view written = Trimmed(content);
+  const std::string_view written = Trim(content);
   const size_t at = written.empty() ? std::string::npos : text.rfind(written);
   if (at == std::string::npos) {
     return InvalidArgument(

@@ -10,8 +10,12 @@
 
 namespace forebay::rollout::serving {
 
+inline constexpr const char* kNoTemplate =
+    "this model has no chat template (a base model): use /v1/completions";
+
 struct ChatText {
   std::string_view messages_json, tools_json;
+  std::string_view variables_json;  // of the template: a JSON object, or ""
   bool add_generation_prompt = true;
   // The text ends with the last message's content: what comes after it is for the model to write.
   bool continue_final_message = false;

@@ -98,12 +98,14 @@ std::optional<ApiError> EpisodeRecord::ChatPrompt(const ApiRequest& request,
                                                   RecordedPrompt* out) const {
   out->messages = MessageForms(request.messages_json);
   out->tools_json = request.tools_json;
+  out->template_variables_json = request.template_variables_json;
   // The deepest call that the messages go on from; of equals the newest.
   std::vector<size_t> candidates;
   for (size_t i = 0; i < calls_.size(); ++i) {
     const Call& call = calls_[i];
     const size_t n = call.messages.size();
     if (call.kind == ApiKind::kChat && call.tools_json == request.tools_json &&
+        call.template_variables_json == request.template_variables_json &&
         out->messages.size() > n + 1 && out->messages[n] == call.answer &&
         std::equal(call.messages.begin(), call.messages.end(), out->messages.begin())) {
       candidates.push_back(i);
@@ -120,7 +122,7 @@ std::optional<ApiError> EpisodeRecord::ChatPrompt(const ApiRequest& request,
     }
   }
   if (model_.chat == nullptr) {
-    return ApiError{.message = "this model has no chat template: use /v1/completions"};
+    return ApiError{.message = kNoTemplate};
   }
   Result<std::string> rendered = RenderChat(model_, ChatTextOf(request));
   if (!rendered.ok()) return ApiError{.message = rendered.status().message(), .param = "messages"};
@@ -217,6 +219,7 @@ void EpisodeRecord::Add(const RecordedPrompt& prompt, const GenerateResult& resu
   call.rendered = prompt.rendered;
   call.messages = prompt.messages;
   call.tools_json = prompt.tools_json;
+  call.template_variables_json = prompt.template_variables_json;
   call.answer = AnswerForm(answer.text(), answer.calls());
   if (prompt.kind == ApiKind::kCompletion) {
     std::vector<int32_t> shown = result.tokens;

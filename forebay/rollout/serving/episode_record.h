@@ -27,7 +27,7 @@ struct RecordedPrompt {
   // compares. Of a completion: the text.
   std::string rendered;
   std::vector<std::string> messages;
-  std::string tools_json;
+  std::string tools_json, template_variables_json;
   ApiKind kind = ApiKind::kChat;
 };
 
@@ -73,7 +73,7 @@ class EpisodeRecord {
     GenerateResult result;
     std::string rendered;
     std::vector<std::string> messages;
-    std::string tools_json;
+    std::string tools_json, template_variables_json;
     std::string answer;    // a chat's: the message in a form that compares
     std::string raw_text;  // a completion's: all that was sampled but the stop token, as text
     std::string tool;
