@@ -172,10 +172,8 @@ void PrintState(const LogState& state) {
                            RejectReasonName(static_cast<buffer::RejectReason>(i)), n);
   }
   if (!reasons.empty()) reasons += ")";
-  fmt::print(
-      "ledger     dispatched {} = trained {} + rejected {}{} + pending {} + in flight {}{}\n",
-      ledger.dispatched, ledger.trained, ledger.rejected_total(), reasons, ledger.pending,
-      ledger.in_flight, ledger.balanced() ? "" : "  DOES NOT BALANCE");
+  fmt::print("ledger     {}{}\n", LedgerSum(ledger, reasons),
+             ledger.balanced() ? "" : "  (NOT BALANCED)");
   fmt::print("groups     of {}: {} ready, {} partial\n", state.group_size, state.ready_groups,
              state.partial_groups);
   const auto retained =

@@ -19,6 +19,8 @@
 
 #include "apps/buffer_command.h"
 #include "apps/interrupt.h"
+#include "apps/room_options.h"
+#include "apps/secrets.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/file.h"
 #include "forebay/base/mutex.h"
@@ -53,19 +55,10 @@ class Flag {
   bool set_ FB_GUARDED_BY(mutex_) = false;
 };
 
-Result<std::string> ReadToken(const std::string& path) {
-  FB_ASSIGN_OR_RETURN(std::string token, ReadFile(path, 1 << 16));
-  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
-  if (token.empty()) return InvalidArgument("'" + path + "' holds no token");
-  return token;
-}
-
 buffer::BufferOptions OptionsOf(const BufferServeCommand& command, const std::string& table) {
   buffer::BufferOptions options;
   options.folder = command.folder + "/" + table;
-  options.durability = command.durability == "memory" ? buffer::Durability::kMemory
-                       : command.durability == "os"   ? buffer::Durability::kOs
-                                                      : buffer::Durability::kSync;
+  options.durability = DurabilityOf(command.durability);
   options.group_size = command.group_size;
   options.max_staleness = command.max_staleness;
   options.memory_bytes_max = command.memory_mb_max << 20;
@@ -129,7 +122,7 @@ Status BufferServe(const BufferServeCommand& command) {
   options.certificate_file = command.certificate_file;
   options.key_file = command.key_file;
   if (!command.token_file.empty()) {
-    FB_ASSIGN_OR_RETURN(options.token, ReadToken(command.token_file));
+    FB_ASSIGN_OR_RETURN(options.token, TokenFromFile(command.token_file));
   }
   // Without a log, what was given out before is unknown after a restart, with or without the file.
   options.folder = command.folder;

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -12,6 +11,7 @@
 
 #include "apps/model_setup.h"
 #include "apps/room_options.h"
+#include "apps/secrets.h"
 #include "forebay/base/status.h"
 #include "forebay/control/config.h"
 #include "forebay/rollout/engine.h"
@@ -47,14 +47,8 @@ Result<rollout::HttpEngineOptions> MakeHttpEngineOptions(const control::Config& 
   for (std::string& server : o.servers) {
     while (server.ends_with('/')) server.pop_back();
   }
-  if (!r.server_token_variable.empty()) {
-    const char* token = std::getenv(r.server_token_variable.c_str());
-    if (token == nullptr || *token == '\0') {
-      return InvalidArgument("rollout.server_token_variable: the environment variable '" +
-                             r.server_token_variable + "' is not set");
-    }
-    o.token = token;
-  }
+  FB_ASSIGN_OR_RETURN(o.token,
+                      TokenFromVariable("rollout.server_token_variable", r.server_token_variable));
   if (!r.server_ca_file.empty()) o.ca_file = config.Resolve(r.server_ca_file);
   o.model = r.server_model;
   o.vocab_size = model.model->config().vocab_size;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -13,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/secrets.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/loop.h"
 #include "forebay/base/status.h"
@@ -28,18 +28,6 @@
 
 namespace forebay::apps {
 namespace {
-
-// A token is not written into a configuration file: the file names the variable that has it.
-Result<std::string> Token(std::string_view key, const std::string& variable) {
-  if (variable.empty()) return std::string();
-  const char* value = std::getenv(variable.c_str());
-  if (value == nullptr || *value == '\0') {
-    return InvalidArgument(fmt::format(
-        "{} names the environment variable '{}', which is not set: it must hold the token", key,
-        variable));
-  }
-  return std::string(value);
-}
 
 bool Has(const control::EnvSection& env, std::string_view tool) {
   return std::ranges::find(env.tools, tool) != env.tools.end();
@@ -63,7 +51,8 @@ Result<std::unique_ptr<env::ToolProvider>> MakeMcp(const control::Config& config
                           .connections_max = e.mcp_connections,
                           .start_deadline = FromSeconds(e.start_deadline_s),
                           .workers = workers};
-  FB_ASSIGN_OR_RETURN(options.bearer, Token("env.mcp_token_variable", e.mcp_token_variable));
+  FB_ASSIGN_OR_RETURN(options.bearer,
+                      TokenFromVariable("env.mcp_token_variable", e.mcp_token_variable));
   return env::MakeMcpTools(loop, std::move(options));
 }
 
@@ -85,7 +74,8 @@ Result<std::unique_ptr<env::EnvironmentPool>> MakeOpenEnv(const control::Config&
   env::OpenEnvOptions openenv;
   openenv.workers = workers;
   openenv.url = config.env.url;
-  FB_ASSIGN_OR_RETURN(openenv.bearer, Token("env.token_variable", config.env.token_variable));
+  FB_ASSIGN_OR_RETURN(openenv.bearer,
+                      TokenFromVariable("env.token_variable", config.env.token_variable));
   for (const auto& [key, value] : options.items()) {
     std::string* const text = key == "observation" ? &openenv.observation
                               : key == "system"    ? &openenv.system

@@ -4,10 +4,9 @@
 #include <string>
 #include <system_error>
 
-#include <fmt/format.h>
-
 #include "apps/commands.h"
 #include "apps/model_setup.h"
+#include "apps/run_checkpoint.h"
 #include "forebay/base/status.h"
 #include "forebay/control/config.h"
 #include "forebay/learner/checkpoint.h"
@@ -45,12 +44,8 @@ Status Export(const ExportCommand& command) {
     return NotFound("'" + command.source + "' holds no run (it has no config.toml)");
   }
   FB_RETURN_IF_ERROR(config.status());
-  const std::string checkpoints = command.source + "/checkpoints";
-  FB_ASSIGN_OR_RETURN(learner::LoadedCheckpoint checkpoint,
-                      command.step < 0 ? learner::LoadLatestCheckpoint(checkpoints)
-                                       : learner::ReadCheckpoint(fmt::format(
-                                             "{}/step_{:06}", checkpoints, command.step)));
-  for (const std::string& note : checkpoint.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  FB_ASSIGN_OR_RETURN(const learner::LoadedCheckpoint checkpoint,
+                      LoadRunCheckpoint(command.source, command.step));
   // Configuration, tokenizer and template are those of the model that the run started from.
   FB_ASSIGN_OR_RETURN(LoadedModel model, LoadModel(*config));
   const learner::TrainState& train = checkpoint.data.state.train;

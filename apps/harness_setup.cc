@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,19 +35,6 @@ namespace {
 constexpr uint64_t kCheckSeed = 4;  // control/coordinator.cc derives 1 and 2, run_actors.cc 3
 constexpr int kChecks = 3;          // a harness that fails now and then may fail at once
 
-Result<std::vector<int32_t>> StopTokens(const LoadedModel& model) {
-  std::vector<int32_t> out;
-  for (const std::string& text : model.stop_tokens) {
-    const std::optional<int32_t> id = model.tokenizer->TokenId(text);
-    if (!id) {
-      return InvalidArgument(
-          fmt::format("rollout.stop_tokens has '{}', which is no token of the model", text));
-    }
-    out.push_back(*id);
-  }
-  return out;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<HarnessEpisodes>> HarnessEpisodes::Start(Loop& loop,
@@ -56,19 +42,12 @@ Result<std::unique_ptr<HarnessEpisodes>> HarnessEpisodes::Start(Loop& loop,
                                                                 const LoadedModel& model,
                                                                 rollout::Engine* engine,
                                                                 WorkerPool* workers) {
-  rollout::ServedModel served{.name = "policy",
-                              .engine = engine,
-                              .tokenizer = model.tokenizer.get(),
-                              .chat = model.chat.get(),
-                              .bos_token = model.bos_token,
-                              .eos_token = model.eos_token};
-  FB_ASSIGN_OR_RETURN(served.stop_tokens, StopTokens(model));
   FB_ASSIGN_OR_RETURN(Lifeline lifeline, Lifeline::Create());
-  FB_ASSIGN_OR_RETURN(auto proxy,
-                      rollout::RecordingProxy::Start(
-                          loop, served, {.workers = workers, .note = [](const std::string& note) {
-                                           std::fprintf(stderr, "note: %s\n", note.c_str());
-                                         }}));
+  FB_ASSIGN_OR_RETURN(auto proxy, rollout::RecordingProxy::Start(
+                                      loop, Served(model, "policy", engine),
+                                      {.workers = workers, .note = [](const std::string& note) {
+                                         std::fprintf(stderr, "note: %s\n", note.c_str());
+                                       }}));
   return std::unique_ptr<HarnessEpisodes>(
       new HarnessEpisodes(loop, config, workers, std::move(lifeline), std::move(proxy)));
 }

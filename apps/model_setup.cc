@@ -1,5 +1,6 @@
 #include "apps/model_setup.h"
 
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -11,6 +12,8 @@
 #include "forebay/base/status.h"
 #include "forebay/control/config.h"
 #include "forebay/models/model.h"
+#include "forebay/rollout/engine.h"
+#include "forebay/rollout/openai_server.h"
 #include "forebay/tokenizer/tokenizer.h"
 #include "forebay/weights/model_files.h"
 #include "forebay/weights/tiny_model.h"
@@ -39,24 +42,21 @@ std::vector<int32_t> EndTokens(const weights::ModelFiles& files) {
   return {};
 }
 
-Result<std::vector<std::string>> StopTokens(const control::Config& config,
-                                            const LoadedModel& model) {
+Result<std::vector<int32_t>> StopTokens(const control::Config& config, const LoadedModel& model) {
+  std::vector<int32_t> out;
   for (const std::string& token : config.rollout.stop_tokens) {
-    if (!model.tokenizer->TokenId(token)) {
+    const std::optional<int32_t> id = model.tokenizer->TokenId(token);
+    if (!id) {
       return InvalidArgument("rollout.stop_tokens: '" + token +
                              "' is not one token of the model's vocabulary");
     }
+    out.push_back(*id);
   }
-  if (!config.rollout.stop_tokens.empty()) return config.rollout.stop_tokens;
-  std::vector<std::string> out;
+  if (!out.empty()) return out;
   for (const int32_t id : EndTokens(model.files)) {
-    FB_ASSIGN_OR_RETURN(std::string text, model.tokenizer->Decode(std::vector<int32_t>{id}, false));
-    if (model.tokenizer->TokenId(text) == std::optional<int32_t>(id))
-      out.push_back(std::move(text));
-  }
-  if (out.empty()) {
-    return InvalidArgument(
-        "the model does not say which token ends a turn (eos_token_id): set rollout.stop_tokens");
+    FB_ASSIGN_OR_RETURN(const std::string text,
+                        model.tokenizer->Decode(std::vector<int32_t>{id}, false));
+    if (model.tokenizer->TokenId(text) == std::optional<int32_t>(id)) out.push_back(id);
   }
   return out;
 }
@@ -107,20 +107,41 @@ Result<LoadedModel> LoadModel(const control::Config& config) {
     out.initial = std::exchange(out.files.tensors, {});
   }
   FB_ASSIGN_OR_RETURN(out.tokenizer, tokenizer::Tokenizer::FromJson(out.files.tokenizer_json));
-  if (out.files.chat_template.empty()) {
-    return InvalidArgument("'" + config.model.path +
-                           "' has no chat template: an agent needs an instruction-tuned model");
+  if (!out.files.chat_template.empty()) {
+    FB_ASSIGN_OR_RETURN(out.chat, tokenizer::ChatTemplate::Parse(out.files.chat_template));
   }
-  FB_ASSIGN_OR_RETURN(out.chat, tokenizer::ChatTemplate::Parse(out.files.chat_template));
   FB_ASSIGN_OR_RETURN(out.stop_tokens, StopTokens(config, out));
   FB_ASSIGN_OR_RETURN(out.bos_token, TokenText(*out.tokenizer, out.model->config().bos_token));
   FB_ASSIGN_OR_RETURN(out.eos_token, TokenText(*out.tokenizer, out.model->config().eos_token));
-  if (config.rollout.context > out.model->config().context_max) {
-    return InvalidArgument("rollout.context = " + std::to_string(config.rollout.context) +
-                           " is beyond what the model was made for: " +
-                           std::to_string(out.model->config().context_max) + " tokens");
-  }
   return out;
+}
+
+Status CheckAgent(const control::Config& config, const LoadedModel& model) {
+  if (model.chat == nullptr) {
+    return InvalidArgument("'" + config.model.path +
+                           "' has no chat template: an agent needs an instruction-tuned model");
+  }
+  if (model.stop_tokens.empty()) {
+    return InvalidArgument(
+        "the model does not say which token ends a turn (eos_token_id): set rollout.stop_tokens");
+  }
+  const int64_t context_max = model.model->config().context_max;
+  if (config.rollout.context > context_max) {
+    return InvalidArgument(
+        "rollout.context = " + std::to_string(config.rollout.context) +
+        " is beyond what the model was made for: " + std::to_string(context_max) + " tokens");
+  }
+  return OkStatus();
+}
+
+rollout::ServedModel Served(const LoadedModel& model, std::string name, rollout::Engine* engine) {
+  return {.name = std::move(name),
+          .engine = engine,
+          .tokenizer = model.tokenizer.get(),
+          .chat = model.chat.get(),
+          .stop_tokens = model.stop_tokens,
+          .bos_token = model.bos_token,
+          .eos_token = model.eos_token};
 }
 
 }  // namespace forebay::apps

@@ -59,11 +59,13 @@ nlohmann::json LedgerValue(const buffer::Ledger& l) {
 
 std::string LedgerJson(const buffer::Ledger& ledger) { return LedgerValue(ledger).dump(); }
 
+std::string LedgerSum(const buffer::Ledger& l, std::string_view reasons) {
+  return fmt::format("dispatched {} = trained {} + rejected {}{} + pending {} + in flight {}",
+                     l.dispatched, l.trained, l.rejected_total(), reasons, l.pending, l.in_flight);
+}
+
 std::string FormatLedger(const buffer::Ledger& l) {
-  std::string out =
-      fmt::format("dispatched {} = trained {} + rejected {} + pending {} + in flight {}  ({})",
-                  l.dispatched, l.trained, l.rejected_total(), l.pending, l.in_flight,
-                  l.balanced() ? "balanced" : "NOT BALANCED");
+  std::string out = LedgerSum(l) + (l.balanced() ? "  (balanced)" : "  (NOT BALANCED)");
   for (int i = 0; i < buffer::kRejectReasons; ++i) {
     if (l.rejected[static_cast<size_t>(i)] == 0) continue;
     const auto reason = static_cast<buffer::RejectReason>(i);

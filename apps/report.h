@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/run_actors.h"
@@ -50,6 +51,8 @@ struct RunReport {
 };
 
 std::string FormatReport(const RunReport& report);
+// "dispatched 4 = trained 2 + rejected 1 + ...": `reasons` stands behind the rejected ones.
+std::string LedgerSum(const buffer::Ledger& ledger, std::string_view reasons = "");
 std::string FormatLedger(const buffer::Ledger& ledger);
 std::string LedgerJson(const buffer::Ledger& ledger);
 // One object; the fields of bench's `utilization` have the same names.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "forebay/base/check.h"
 #include "forebay/buffer/buffer.h"
@@ -112,24 +113,23 @@ rollout::XlaEngineOptions MakeEngineOptions(const control::Config& config) {
   o.slots = r.slots;
   o.context = r.context;
   o.context_buckets = r.context_buckets;
-  if (!r.prefill_chunks.empty()) {
-    o.prefill_chunks = r.prefill_chunks;
-  } else {
-    std::erase_if(o.prefill_chunks, [&](int64_t chunk) { return chunk > r.context; });
-  }
+  if (!r.prefill_chunks.empty()) o.prefill_chunks = r.prefill_chunks;
   // Every actor may wait at once, and an evaluation beside them.
   o.waiting_max = std::max(o.waiting_max, 2 * r.actors + config.eval.tasks * config.eval.samples);
   o.deterministic = r.deterministic;
   return o;
 }
 
+buffer::Durability DurabilityOf(std::string_view name) {
+  if (name == "memory") return buffer::Durability::kMemory;
+  return name == "os" ? buffer::Durability::kOs : buffer::Durability::kSync;
+}
+
 buffer::BufferOptions MakeBufferOptions(const control::Config& config, const std::string& folder) {
   const control::BufferSection& b = config.buffer;
   buffer::BufferOptions o;
   o.folder = folder;
-  o.durability = b.durability == "memory" ? buffer::Durability::kMemory
-                 : b.durability == "os"   ? buffer::Durability::kOs
-                                          : buffer::Durability::kSync;
+  o.durability = DurabilityOf(b.durability);
   o.group_size = static_cast<int32_t>(config.learner.group_size);
   o.max_staleness = MaxStaleness(config);
   o.segment_bytes = b.segment_mb * kMiB;

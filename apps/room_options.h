@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "forebay/buffer/buffer.h"
 #include "forebay/control/config.h"
@@ -20,6 +21,8 @@ xla::MeshSizes MakeMeshSizes(const control::Config& config);
 learner::LearnerOptions MakeLearnerOptions(const control::Config& config,
                                            const std::string& checkpoint_folder);
 rollout::XlaEngineOptions MakeEngineOptions(const control::Config& config);
+// "memory", "os" or "sync", as options were checked to be.
+buffer::Durability DurabilityOf(std::string_view name);
 buffer::BufferOptions MakeBufferOptions(const control::Config& config, const std::string& folder);
 control::CoordinatorOptions MakeCoordinatorOptions(const control::Config& config);
 

@@ -18,10 +18,11 @@
 #include "apps/interrupt.h"
 #include "apps/model_setup.h"
 #include "apps/room_options.h"
+#include "apps/run_checkpoint.h"
+#include "apps/secrets.h"
 #include "fmt/core.h"
 #include "fmt/ranges.h"
 #include "forebay/base/clock.h"
-#include "forebay/base/file.h"
 #include "forebay/base/http.h"
 #include "forebay/base/http_server.h"
 #include "forebay/base/loop.h"
@@ -103,12 +104,8 @@ Status CheckModel(const std::string& model) {
 Result<Loaded> LoadRun(const ServeCommand& command) {
   Loaded out;
   FB_ASSIGN_OR_RETURN(out.config, control::LoadConfig(command.model + "/config.toml", {}));
-  const std::string checkpoints = command.model + "/checkpoints";
-  FB_ASSIGN_OR_RETURN(learner::LoadedCheckpoint checkpoint,
-                      command.step < 0 ? learner::LoadLatestCheckpoint(checkpoints)
-                                       : learner::ReadCheckpoint(fmt::format(
-                                             "{}/step_{:06}", checkpoints, command.step)));
-  for (const std::string& note : checkpoint.notes) std::fprintf(stderr, "note: %s\n", note.c_str());
+  FB_ASSIGN_OR_RETURN(const learner::LoadedCheckpoint checkpoint,
+                      LoadRunCheckpoint(command.model, command.step));
   FB_ASSIGN_OR_RETURN(out.model, LoadModel(out.config));
   out.model.initial.clear();  // the checkpoint's are served
   const learner::TrainState& train = checkpoint.data.state.train;
@@ -123,9 +120,9 @@ Result<Loaded> LoadRun(const ServeCommand& command) {
 Result<Loaded> LoadPlain(const ServeCommand& command) {
   Loaded out;
   out.config.model.path = command.model;
-  // A tiny: model is made for this context; others say what they hold once they are read.
   const bool tiny = command.model.starts_with("tiny:");
-  out.config.rollout.context = tiny ? std::max(command.context, kTinyContext) : 1;
+  // A tiny: model is made for this context; others say what they hold once they are read.
+  out.config.rollout.context = std::max(command.context, kTinyContext);
   FB_ASSIGN_OR_RETURN(out.model, LoadModel(out.config));
   out.config.rollout.context =
       tiny ? kTinyContext : std::min(kContextDefault, out.model.model->config().context_max);
@@ -161,13 +158,6 @@ std::string ModelName(const ServeCommand& command) {
   std::filesystem::path path = std::filesystem::path(command.model).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // "folder/"
   return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();
-}
-
-Result<std::string> ReadToken(const std::string& path) {
-  FB_ASSIGN_OR_RETURN(std::string token, ReadFile(path, 1 << 16));
-  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
-  if (token.empty()) return InvalidArgument("'" + path + "' holds no token");
-  return token;
 }
 
 // Whether the server can listen, before anybody waits for a model to be loaded and compiled.
@@ -244,7 +234,7 @@ Status Serve(const ServeCommand& command) {
   options.request_deadline = FromSeconds(command.request_deadline_s);
   options.seed = static_cast<uint64_t>(command.seed < 0 ? WallMicros() : command.seed);
   if (!command.token_file.empty()) {
-    FB_ASSIGN_OR_RETURN(options.token, ReadToken(command.token_file));
+    FB_ASSIGN_OR_RETURN(options.token, TokenFromFile(command.token_file));
   }
   if (!command.quiet) {
     options.log = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
@@ -261,9 +251,8 @@ Status Serve(const ServeCommand& command) {
       const std::unique_ptr<xla::Client> client,
       xla::Client::Create({.plugin_path = plugin,
                            .cache_dir = loaded.config.Resolve(loaded.config.device.cache_dir)}));
-  const std::shared_ptr<const tokenizer::Tokenizer> tokenizer = std::move(loaded.model.tokenizer);
   rollout::XlaEngineOptions engine_options = MakeEngineOptions(loaded.config);
-  engine_options.tokenizer = tokenizer;
+  engine_options.tokenizer = loaded.model.tokenizer;
   if (command.dtype == "bf16") {
     engine_options.weights_dtype = engine_options.cache_dtype = xla::DType::kBF16;
   }
@@ -278,17 +267,13 @@ Status Serve(const ServeCommand& command) {
   if (command.take_weights) current = std::move(loaded.snapshot);
   loaded.snapshot.tensors.clear();  // the engine has its own copy
 
-  rollout::ServedModel served{.name = ModelName(command),
-                              .engine = engine.get(),
-                              .tokenizer = tokenizer.get(),
-                              .chat = loaded.model.chat.get(),
-                              .bos_token = loaded.model.bos_token,
-                              .eos_token = loaded.model.eos_token};
-  for (const std::string& text : loaded.model.stop_tokens) {
-    const std::optional<int32_t> id = tokenizer->TokenId(text);
-    if (id) served.stop_tokens.push_back(*id);
-  }
-  if (served.chat != nullptr && !rollout::KnowsTools(served)) {
+  const rollout::ServedModel served = Served(loaded.model, ModelName(command), engine.get());
+  if (served.chat == nullptr) {
+    std::fprintf(stderr,
+                 "note: %s has no chat template (a base model): /v1/completions answers, "
+                 "/v1/chat/completions is refused\n",
+                 served.name.c_str());
+  } else if (!rollout::KnowsTools(served)) {
     std::fprintf(stderr,
                  "note: the chat template of %s knows no tools: those of a request stand in the "
                  "system message (docs/serving.md)\n",

@@ -72,6 +72,7 @@ class TrainRun {
     FB_ASSIGN_OR_RETURN(run_, control::RunDirectory::Open(options_.run, options_.mode));
     progress_.Say("loading " + config_.model.path);
     FB_ASSIGN_OR_RETURN(model_, LoadModel(config_));
+    FB_RETURN_IF_ERROR(CheckAgent(config_, model_));
     start_.train.params = std::move(model_.initial);
     if (options_.mode == control::OpenMode::kResume) {
       auto checkpoint =
@@ -233,8 +234,8 @@ class TrainRun {
     const auto taken = [this, version, trained](const Status& status) {
       if (status.ok()) {
         coordinator_->OnPublished(version, trained);
-      } else if (status.code() !=
-                 StatusCode::kCancelled) {  // cancelled: a newer one took its place
+      } else if (status.code() != StatusCode::kCancelled && !engine_ended_) {
+        // Cancelled: a newer one took its place.
         Fail(status.WithContext("the engine did not take version " + std::to_string(version)));
       }
     };
@@ -322,6 +323,7 @@ class TrainRun {
   void Shutdown() {
     if (coordinator_) coordinator_->Stop();
     if (actors_) actors_->Drain(kDrainDeadline);
+    engine_ended_ = true;  // weights that it does not take any more are no failure
     if (engine_) engine_->Shutdown();
     if (buffer_) buffer_->Close();
     {
@@ -340,6 +342,7 @@ class TrainRun {
   RunActors* failing_actors_ FB_GUARDED_BY(mutex_) = nullptr;
   buffer::Buffer* failing_buffer_ FB_GUARDED_BY(mutex_) = nullptr;
   std::stop_source stop_;
+  std::atomic<bool> engine_ended_ = false;
   int64_t warm_programs_ = 0;
 
   std::unique_ptr<control::RunDirectory> run_;

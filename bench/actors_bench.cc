@@ -44,6 +44,7 @@
 #include "forebay/trajectory/trajectory.h"
 #include "forebay/weights/model_files.h"
 #include "forebay/weights/snapshot.h"
+#include "forebay/weights/tiny_model.h"
 
 namespace forebay::bench {
 namespace {
@@ -212,7 +213,7 @@ class Rig {
     options.environment = "slow";
     options.workers = &workers_;
     options.turns_max = 8;
-    options.stop_tokens = {"<|im_end|>"};
+    options.stop_tokens = {weights::kTinyEnd};
     options.bos_token = "<|im_start|>";
     options.eos_token = "<|im_end|>";
     pool_ = rollout::ActorPool::Create(

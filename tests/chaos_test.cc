@@ -31,6 +31,7 @@
 #include "forebay/rollout/engine.h"
 #include "forebay/rollout/episode_testing.h"
 #include "forebay/trajectory/trajectory.h"
+#include "forebay/weights/tiny_model.h"
 
 namespace forebay {
 namespace {
@@ -187,7 +188,7 @@ TEST(ChaosTest, B2_B3_L2_AThousandEpisodesOneInFiveFaultyEndExactly) {
         });
     Client client(*loop, coordinator, **buffer);
     rollout::EpisodeOptions episode{
-        .environment = "chaos", .step_deadline = seconds(10), .stop_tokens = {"<|im_end|>"}};
+        .environment = "chaos", .step_deadline = seconds(10), .stop_tokens = {weights::kTinyEnd}};
     episode.workers = &workers;
     const auto pool = rollout::ActorPool::Create(
         {.loop = loop.get(),

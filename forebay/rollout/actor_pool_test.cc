@@ -23,6 +23,7 @@
 #include "forebay/rollout/engine.h"
 #include "forebay/rollout/episode_testing.h"
 #include "forebay/trajectory/trajectory.h"
+#include "forebay/weights/tiny_model.h"
 
 namespace forebay::rollout {
 namespace {
@@ -87,15 +88,15 @@ class Rig {
     script.step = [](const std::string&) -> Result<env::StepResult> {
       return env::StepResult{.done = true};
     };
-    pool = ActorPool::Create(
-        {.loop = loop.get(),
-         .client = &client,
-         .play = MakeEpisodePlayer({.loop = loop.get(),
-                                    .engine = &engine,
-                                    .environments = &environments,
-                                    .tokenizer = text.tokenizer.get(),
-                                    .chat = text.chat.get()},
-                                   {.environment = "scripted", .stop_tokens = {"<|im_end|>"}})});
+    pool = ActorPool::Create({.loop = loop.get(),
+                              .client = &client,
+                              .play = MakeEpisodePlayer({.loop = loop.get(),
+                                                         .engine = &engine,
+                                                         .environments = &environments,
+                                                         .tokenizer = text.tokenizer.get(),
+                                                         .chat = text.chat.get()},
+                                                        {.environment = "scripted",
+                                                         .stop_tokens = {weights::kTinyEnd}})});
   }
 
   // Drains at `when`; the result comes when the loop has run.

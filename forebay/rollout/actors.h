@@ -29,9 +29,9 @@ struct EpisodeOptions {
   Duration reset_deadline = std::chrono::seconds(30);
   Duration step_deadline = std::chrono::seconds(60);
   Duration generate_deadline = std::chrono::seconds(120);
-  std::vector<std::string> stop_tokens;  // by text; the model's end of turn
-  std::string bos_token, eos_token;      // what the chat template calls so
-  std::string tools_json;                // a JSON array for the chat template, or ""
+  std::vector<int32_t> stop_tokens;  // the model's end of turn
+  std::string bos_token, eos_token;  // what the chat template calls so
+  std::string tools_json;            // a JSON array for the chat template, or ""
   // Templates, tokenizing and the check of a finished trajectory run there, so that thousands of
   // episodes do not hold up each other's timers. Null: on the loop. Must outlive the episodes.
   WorkerPool* workers = nullptr;
@@ -39,9 +39,9 @@ struct EpisodeOptions {
   std::function<void(const TrajectoryId&, Outcome, const Status&)> on_failure;
 };
 
-// Whether RunEpisode can work with this tokenizer and template: the stop tokens exist, and a
-// conversation that goes on renders as the same text with more behind it. kInvalidArgument says
-// what is wrong. For the start of a program: RunEpisode would end every episode with kEngineError.
+// Whether RunEpisode can work with this tokenizer and template: a conversation that goes on renders
+// as the same text with more behind it. kInvalidArgument says what is wrong. For the start of a
+// program: RunEpisode would end every episode of several turns with kEnvError.
 Status CheckEpisodeSetup(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chat,
                          const EpisodeOptions& options);
 

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -42,19 +41,6 @@ tokenizer::ChatTemplate::Options TemplateOptions(const EpisodeOptions& options, 
           .bos_token = options.bos_token,
           .eos_token = options.eos_token,
           .now_unix_s = now_us / 1'000'000};
-}
-
-Result<std::vector<int32_t>> StopTokens(const tokenizer::Tokenizer& tokenizer,
-                                        const EpisodeOptions& options) {
-  std::vector<int32_t> ids;
-  for (const std::string& text : options.stop_tokens) {
-    const std::optional<int32_t> id = tokenizer.TokenId(text);
-    if (!id) {
-      return InvalidArgument("the stop token '" + text + "' is no token of the model's tokenizer");
-    }
-    ids.push_back(*id);
-  }
-  return ids;
 }
 
 Outcome EnvironmentOutcome(const Status& status) {
@@ -190,8 +176,6 @@ End EngineEnd(const EpisodeDeps& deps, int64_t tokens, const Status& status) {
 Task<End> Play(EpisodeDeps deps, Trajectory* out) {
   const EpisodeOptions& options = *deps.options;
   Recorder recorder(out);
-  Result<std::vector<int32_t>> stops = StopTokens(*deps.tokenizer, options);
-  if (!stops.ok()) co_return End{.outcome = Outcome::kEngineError, .reason = stops.status()};
   if (deps.aborted()) co_return End{.outcome = Outcome::kAborted};
 
   const TimePoint reset_deadline = deps.loop->Now() + options.reset_deadline;
@@ -241,7 +225,7 @@ Task<End> Play(EpisodeDeps deps, Trajectory* out) {
         static_cast<int32_t>(std::min<int64_t>(options.new_tokens_per_turn_max, room));
     request.temperature = options.temperature;
     request.seed = DeriveSeed(deps.assignment->seed, kSampling);  // positions tell turns apart
-    request.stop_tokens = *stops;
+    request.stop_tokens = options.stop_tokens;
     request.priority = deps.assignment->id.group_id;
     request.deadline = deps.loop->Now() + options.generate_deadline;
     Task<Result<GenerateResult>> generating =
@@ -295,7 +279,6 @@ Task<End> Play(EpisodeDeps deps, Trajectory* out) {
 
 Status CheckEpisodeSetup(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chat,
                          const EpisodeOptions& options) {
-  FB_RETURN_IF_ERROR(StopTokens(tokenizer, options).status());
   Conversation conversation(tokenizer, chat, TemplateOptions(options, WallMicros()));
   const std::vector<env::Message> messages = {{.role = "user", .content = "Hello."}};
   // short: two words, once.

@@ -151,6 +151,28 @@ class ServeTest(ForebayTest):
         self.assertEqual((card["policy_version"], card["max_model_len"]), (2, 256))
         self.assertNotEqual(card["weights_digest"], "")
 
+    def test_a_base_model_completes_and_plays_no_episodes(self):
+        config = self.write("config.toml", SMALL)
+        self.assertEqual(self.train(config, "--set", "run.steps=2").returncode, 0)
+        base = self.folder / "base"
+        self.assertEqual(self.forebay("export", self.run_folder, base).returncode, 0)
+        (base / "chat_template.jinja").unlink(missing_ok=True)
+        settings = json.loads((base / "tokenizer_config.json").read_text()) if (base / "tokenizer_config.json").exists() else {}
+        settings.pop("chat_template", None)
+        self.write("base/tokenizer_config.json", json.dumps(settings))
+
+        server = self.serve(base)
+        answer = self.ask("/v1/completions", prompt="Hello", max_tokens=4, ignore_eos=True)
+        self.assertEqual(answer["usage"]["completion_tokens"], 4)
+        response = self.request("POST", CHAT, {"messages": [{"role": "user", "content": "Hello"}]})
+        self.assertEqual(response.status, 400)
+        self.assertIn("no chat template (a base model): use /v1/completions", json.loads(response.read())["error"]["message"])
+        server.send_signal(signal.SIGTERM)
+        self.assertIn("base has no chat template", server.communicate(timeout=60)[1])
+
+        self.assert_fails(self.forebay("train", config, "--run", self.folder / "other", "--set", f"model.path={base}"), 2,
+                          "no chat template", "instruction-tuned")
+
     def test_what_cannot_be_served_is_said(self):
         self.assert_fails(self.forebay("serve", "tiny:", "--host", "0.0.0.0", "--port", 0), 2, "other machines",
                           "certificate")

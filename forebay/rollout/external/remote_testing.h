@@ -117,7 +117,7 @@ inline Trajectory Play(Engine& engine, const TinyText& text, double temperature,
                          .turns_max = 3,
                          .new_tokens_per_turn_max = 12,
                          .tokens_max = kContext,
-                         .stop_tokens = {"<|im_end|>"}};
+                         .stop_tokens = {weights::kTinyEnd}};
   Trajectory out;
   const auto play = [&]() -> Task<void> {
     Task<Trajectory> running = RunEpisode(*loop, engine, pool, *text.tokenizer, *text.chat, options,

@@ -243,7 +243,7 @@ TEST_F(RecordingProxyTest, T7_ARecordedEpisodeEqualsTheOneThatAnActorPlays) {
   const Assignment assignment{.id = {.trajectory_id = 7, .group_id = 2, .member = 1}, .seed = 5};
   std::optional<Trajectory> actor;
   const auto play = [&]() -> Task<void> {
-    EpisodeOptions options{.environment = "harness", .stop_tokens = {"<|im_end|>"}};
+    EpisodeOptions options{.environment = "harness", .stop_tokens = {weights::kTinyEnd}};
     Task<Trajectory> playing = RunEpisode(*loop, engine, pool, *bench_.tokenizer, *bench_.chat,
                                           options, assignment, nullptr);
     actor = co_await std::move(playing);
