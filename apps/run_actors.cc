@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apps/environment_setup.h"
+#include "apps/failure_watch.h"
 #include "forebay/base/clock.h"
 #include "forebay/base/lag.h"
 #include "forebay/base/loop.h"
@@ -36,33 +37,22 @@ constexpr Duration kDrainDeadline = std::chrono::seconds(20);
 constexpr Duration kAbortDrain = std::chrono::seconds(5);
 constexpr Duration kAbortGrace = std::chrono::seconds(2);
 
-// Infrastructure failures in a row after which somebody looks whether the whole thing is dead.
-constexpr int64_t kFailuresToProbe = 16;
-// The same for episodes whose first prompt left no room for an action.
-constexpr int64_t kUnplayableMax = 16;
-constexpr int kProbes = 5;
 // An append takes milliseconds, unless it waits for room.
 constexpr Duration kAppendWaits = std::chrono::seconds(2);
 constexpr Duration kDiskFullPause = std::chrono::milliseconds(500);
 // For templates, tokenizing and encoding; the loop that times everything has none of it.
 constexpr int kTextWorkers = 2;
-constexpr Duration kProbePause = std::chrono::milliseconds(500);
-// An environment that starts and then fails every episode ends the run after this many waves of
-// failures, if they have lasted: shorter trouble is waited out.
-constexpr int64_t kFailedWavesMax = 4;
-constexpr int64_t kFailuresMin = 64;
-constexpr Duration kFailuresLast = std::chrono::seconds(20);
-// Failed episodes in the log; the rest of a second's is counted.
-constexpr int64_t kFailuresLoggedPerSecond = 20;
 
-Task<Result<rollout::GenerateResult>> GenerateOne(Loop& loop, rollout::Engine& engine) {
-  Completion<Result<rollout::GenerateResult>> done(loop);
+// Whether the engine samples a token.
+Task<Status> ProbeEngine(Loop& loop, rollout::Engine& engine) {
+  Completion<Status> done(loop);
   rollout::GenerateRequest request;
   request.prompt = {0};
   request.new_tokens_max = 1;
   request.deadline = loop.Now() + std::chrono::seconds(60);
-  engine.Generate(std::move(request),
-                  [done](Result<rollout::GenerateResult> result) { done.Set(std::move(result)); });
+  engine.Generate(std::move(request), [done](const Result<rollout::GenerateResult>& result) {
+    done.Set(result.status());
+  });
   co_return co_await done.Wait();
 }
 
@@ -73,14 +63,24 @@ Task<void> Keep(Task<Status> task, Status* status) { *status = co_await std::mov
 // What actors see of the coordinator and the buffer. Lives on the loop.
 class RunActors::Client final : public rollout::ActorClient {
  public:
-  explicit Client(RunActors* owner) : owner_(*owner) {}
+  explicit Client(RunActors* owner)
+      : owner_(*owner),
+        watch_(
+            *owner->loop_,
+            {.environment = owner->deps_.config->env.name,
+             .tokens_max = owner->deps_.config->rollout.tokens_max,
+             .actors = owner->deps_.config->rollout.actors},
+            {.probe_engine = [owner] { return ProbeEngine(*owner->loop_, *owner->deps_.engine); },
+             .probe_environment = [this] { return owner_.Check([this] { return stopped_; }); },
+             .fail = [owner](const Status& why) { owner->deps_.on_failure(why); },
+             .log = [owner](const std::string& line) { owner->deps_.run->Log(line); }}) {}
 
   Task<Result<Assignment>> Next() override {
     while (true) {
       if (stopped_) co_return Cancelled("the run ends");
       auto next = owner_.coordinator_->TryNext();
       if (!next.ok()) {
-        Fail(next.status());
+        watch_.Fail(next.status());
         co_return next.status();
       }
       if (next->has_value()) co_return **next;
@@ -109,14 +109,14 @@ class RunActors::Client final : public rollout::ActorClient {
     if (status.code() == StatusCode::kNotFound) {
       status = OkStatus();  // late: its group was closed meanwhile; counted by the ledger
     } else if (status.code() == StatusCode::kUnavailable) {
-      Fail(status);
+      watch_.Fail(status);
     } else if (!status.ok()) {
       // Not stored (the buffer stayed full): the attempt ends here and the member plays again.
       owner_.deps_.run->Log("a finished trajectory was not stored: " + status.message());
       status = owner_.buffer_->Reject(id, buffer::RejectReason::kOutcome);
     }
-    NoteRoom(outcome, acted);
-    co_await NoteOutcome(outcome);
+    Task<void> noting = watch_.NoteEnd(outcome, acted);
+    co_await std::move(noting);
     co_return status;
   }
 
@@ -139,23 +139,7 @@ class RunActors::Client final : public rollout::ActorClient {
     }
   }
 
-  // An episode ended without a result, and why.
-  void NoteFailure(const TrajectoryId& id, Outcome outcome, const Status& status) {
-    if (outcome == Outcome::kAborted) return;  // by us
-    last_failure_ = status;
-    const TimePoint now = owner_.loop_->Now();
-    if (now - logged_since_ >= std::chrono::seconds(1)) {
-      if (logged_ > kFailuresLoggedPerSecond) {
-        owner_.deps_.run->Log(std::to_string(logged_ - kFailuresLoggedPerSecond) +
-                              " more episodes failed");
-      }
-      logged_since_ = now;
-      logged_ = 0;
-    }
-    if (++logged_ > kFailuresLoggedPerSecond) return;
-    owner_.deps_.run->Log("episode of task " + std::to_string(id.task_id) + " ended in " +
-                          std::string(OutcomeName(outcome)) + ": " + status.message());
-  }
+  FailureWatch& watch() { return watch_; }
 
   // Any thread.
   bool AppendsWait() const {
@@ -168,6 +152,7 @@ class RunActors::Client final : public rollout::ActorClient {
   }
   void Stop() {
     stopped_ = true;
+    watch_.Stop();
     WakeAll();
   }
 
@@ -191,70 +176,11 @@ class RunActors::Client final : public rollout::ActorClient {
     std::multiset<TimePoint>::iterator at_;
   };
 
-  void Fail(const Status& status) {
-    if (std::exchange(failed_, true) || stopped_) return;
-    owner_.deps_.on_failure(status);
-  }
-
-  // Prompts that fill rollout.tokens_max leave nothing to train on, however often they are played.
-  void NoteRoom(Outcome outcome, bool acted) {
-    if (!Trains(outcome)) return;
-    unplayable_ = acted ? 0 : unplayable_ + 1;
-    if (unplayable_ < kUnplayableMax) return;
-    Fail(InvalidArgument("the first messages of '" + owner_.deps_.config->env.name +
-                         "' left no room for an action in " + std::to_string(unplayable_) +
-                         " episodes in a row: rollout.tokens_max = " +
-                         std::to_string(owner_.deps_.config->rollout.tokens_max) +
-                         "; raise it (and rollout.context), or shorten the messages"));
-  }
-
-  // After many failures in a row: is the engine, or the environment, dead for good? Then the run
-  // ends with the reason.
-  Task<void> NoteOutcome(Outcome outcome) {
-    if (Trains(outcome)) failures_ = failures_in_all_ = 0;
-    if (Trains(outcome) || outcome == Outcome::kAborted || stopped_) co_return;
-    if (failures_in_all_++ == 0) failing_since_ = owner_.loop_->Now();
-    if (failures_in_all_ >=
-            std::max(kFailuresMin, kFailedWavesMax * owner_.deps_.config->rollout.actors) &&
-        owner_.loop_->Now() - failing_since_ >= kFailuresLast) {
-      Fail(last_failure_.WithContext("the last " + std::to_string(failures_in_all_) +
-                                     " episodes failed, the last one in " +
-                                     std::string(OutcomeName(outcome))));
-    }
-    if (probing_) co_return;
-    if (++failures_ < kFailuresToProbe && outcome != Outcome::kEngineError) co_return;
-    probing_ = true;
-    auto generated = co_await GenerateOne(*owner_.loop_, *owner_.deps_.engine);
-    if (!generated.ok() && generated.status().code() == StatusCode::kUnavailable) {
-      Fail(generated.status().WithContext("the rollout engine died"));
-    } else if (failures_ >= kFailuresToProbe) {
-      // Once may be bad luck: another episode can have killed the process under this one.
-      Status check;
-      for (int probe = 0; probe < kProbes && !stopped_; ++probe) {
-        if (probe > 0) co_await owner_.loop_->SleepUntil(owner_.loop_->Now() + kProbePause);
-        Task<Status> checking = owner_.Check([this] { return stopped_; });
-        check = co_await std::move(checking);
-        if (check.ok()) break;
-      }
-      if (!check.ok()) Fail(check.WithContext("every recent episode failed"));
-      failures_ = 0;
-    }
-    probing_ = false;
-  }
-
   RunActors& owner_;
+  FailureWatch watch_;
   std::vector<Completion<bool>> waiters_;
-  int64_t failures_ = 0;
-  int64_t unplayable_ = 0;
-  int64_t failures_in_all_ = 0;  // in a row; a probe that succeeds does not end the row
-  TimePoint failing_since_;      // the first of them
-  Status last_failure_;
-  TimePoint logged_since_;
-  int64_t logged_ = 0;
   mutable Mutex mutex_;
   std::multiset<TimePoint> appending_since_ FB_GUARDED_BY(mutex_);
-  bool probing_ = false;
-  bool failed_ = false;
   bool stopped_ = false;
 };
 
@@ -365,7 +291,7 @@ rollout::EpisodeOptions RunActors::Episode(const std::string& split, double temp
   options.workers = workers_.get();
   options.on_failure = [client = client_.get()](const TrajectoryId& id, Outcome outcome,
                                                 const Status& status) {
-    client->NoteFailure(id, outcome, status);
+    client->watch().NoteFailure(id, outcome, status);
   };
   return options;
 }
