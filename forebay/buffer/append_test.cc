@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -185,17 +186,17 @@ TEST_P(AppendTest, BytesMustBeThoseOfTheTrajectoryThatTheCallerLookedAt) {
   EXPECT_EQ(buffer->ledger().dispatched, 0);
   // While it waits, another attempt under its number is no repetition of it.
   buffer->Pause(/*appends=*/true, /*readers=*/false);
-  std::atomic<bool> stored{false};
+  std::promise<Status> stored;
   buffer->AppendEncoded(encoded, {.deadline = In(60), .trajectory_id = own},
-                        [&](const Status& status) { stored = status.ok(); });
+                        [&](Status status) { stored.set_value(std::move(status)); });
   std::string other = encoded;
   other[48] = 1;  // the attempt
   EXPECT_EQ(buffer->AppendEncodedAndWait(other, {.deadline = In(60)}).code(),
             StatusCode::kInvalidArgument);
   buffer->Pause(false, false);
   EXPECT_TRUE(buffer->AppendEncodedAndWait(encoded, {.deadline = In(60)}).ok());
+  EXPECT_TRUE(stored.get_future().get().ok());
   buffer->Close();
-  EXPECT_TRUE(stored);
 }
 
 // Nobody listens, so that appends are acknowledged without the table's lock where they can be.

@@ -53,18 +53,23 @@ TEST(EngineSharingTest, ALongPromptDoesNotHoldUpARunningSequence) {
       tiny, {.slots = 2, .context = 1280, .context_buckets = {1280}, .prefill_chunks = {16, 32}});
   std::atomic<int64_t> sampled{0};
   std::atomic<int64_t> when_the_other_began{-1};
+  std::promise<void> begun, asked;
   GenerateRequest running{.prompt = {'a'}, .new_tokens_max = 1200};
-  running.on_token = [&](const TokenEvent&) { ++sampled; };
+  running.on_token = [&](const TokenEvent&) {
+    if (++sampled != 1) return;
+    begun.set_value();
+    asked.get_future().wait();
+  };
   auto first = Ask(*engine, running);
-  while (sampled.load() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  begun.get_future().wait();
 
   // 999 tokens are 32 chunks, with a decode step between each two.
   GenerateRequest long_one{.prompt = LongPrompt(1000), .new_tokens_max = 1};
-  int64_t before = -1;
   long_one.on_token = [&](const TokenEvent&) { when_the_other_began = sampled.load(); };
-  before = sampled.load();
-  ASSERT_TRUE(Get(Ask(*engine, long_one)).ok());
-  EXPECT_GE(when_the_other_began - before, 31);
+  auto other = Ask(*engine, long_one);
+  asked.set_value();
+  ASSERT_TRUE(Get(std::move(other)).ok());
+  EXPECT_GE(when_the_other_began - 1, 31);
   EXPECT_LE(engine->stats().prefill_tokens, 999);
   ASSERT_TRUE(Get(std::move(first)).ok());
 }

@@ -78,7 +78,7 @@ class CheckTest(unittest.TestCase):
 
     def test_steps_that_wait_for_each_other(self) -> None:
         source = SOUND.replace("class Env", "import threading, time\nlock = threading.Lock()\nclass Env").replace(
-            "return Step", "with lock: time.sleep(0.1)\n        return Step")
+            "return Step", "with lock: time.sleep(0.3)\n        return Step")
         self.expect(source, "episodes wait for each other", code=0, options=("--steps", "1"))
 
     def test_processes_left_behind(self) -> None:

@@ -101,12 +101,12 @@ class EnvironmentTest(ForebayTest):
         self.assert_fails(done, 5, "no-such-program")
 
     def test_environment_that_dies_at_start(self):
-        done = self.train(self.config(source="import sys; sys.exit('the license server is down')"), "--set", "env.start_deadline_s=5")
+        done = self.train(self.config(source="import sys; sys.exit('the license server is down')"), "--set", "env.start_deadline_s=60")
         self.assertIn(done.returncode, (5, 7), done.stderr)
         self.assertIn("the license server is down", done.stderr)
 
     def test_environment_that_prints_garbage(self):
-        done = self.train(self.config(source="print('hello')\nwhile True: input()"), "--set", "env.start_deadline_s=5")
+        done = self.train(self.config(source="print('hello')\nwhile True: input()"), "--set", "env.start_deadline_s=60")
         self.assertIn(done.returncode, (4, 5, 7), done.stderr)
         self.assertIn("hello", done.stderr)
 

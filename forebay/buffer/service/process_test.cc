@@ -147,7 +147,7 @@ class ProcessTest : public testing::TestWithParam<Durability> {
     EXPECT_TRUE((*buffer)->ledger().balanced());
     std::set<int64_t> stored;
     while (true) {
-      const auto taken = (*buffer)->Take({.groups = 1}, Now() + milliseconds(50));
+      const auto taken = (*buffer)->Take({.groups = 1}, Now() + std::chrono::seconds(2));
       if (!taken.ok()) {
         EXPECT_EQ(taken.status().code(), StatusCode::kDeadlineExceeded) << taken.status().message();
         break;

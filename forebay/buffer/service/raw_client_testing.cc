@@ -47,7 +47,7 @@ std::string HelloBytes(const Hello& hello) {
 }
 
 RawClient::RawClient(const std::string& address) {
-  Result<Fd> fd = ConnectSocket(*ParseAddress(address), Now() + std::chrono::seconds(10));
+  Result<Fd> fd = ConnectSocket(*ParseAddress(address), Now() + std::chrono::seconds(60));
   FB_CHECK(fd.ok(), fd.status().message());
   fd_ = std::move(*fd);
 }
@@ -57,7 +57,7 @@ bool RawClient::Send(std::string_view bytes) {
     const ssize_t n = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (n > 0) {
       bytes.remove_prefix(static_cast<size_t>(n));
-    } else if (errno != EAGAIN || !WaitWritable(fd_.get(), Now() + std::chrono::seconds(10))) {
+    } else if (errno != EAGAIN || !WaitWritable(fd_.get(), Now() + std::chrono::seconds(60))) {
       return false;
     }
   }
@@ -111,7 +111,7 @@ std::unique_ptr<SharedArea> RawClient::Share(const AreaSizes& sizes) {
   if (!Send(FrameBytes({.type = FrameType::kShare}, EncodeAreaSizes(sizes)))) return nullptr;
   std::array<char, kFrameHeaderBytes + 2 * sizeof(uint64_t)> bytes;
   Fd fd;
-  if (!WaitReadable(fd_.get(), Now() + std::chrono::seconds(10)) ||
+  if (!WaitReadable(fd_.get(), Now() + std::chrono::seconds(60)) ||
       ReceiveWithFd(fd_.get(), bytes.data(), bytes.size(), &fd) != bytes.size()) {
     return nullptr;
   }
@@ -123,7 +123,7 @@ std::unique_ptr<SharedArea> RawClient::Share(const AreaSizes& sizes) {
 }
 
 bool Eventually(const std::function<bool()>& condition) {
-  const TimePoint deadline = Now() + std::chrono::seconds(30);
+  const TimePoint deadline = Now() + std::chrono::seconds(120);
   while (!condition()) {
     if (Now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));

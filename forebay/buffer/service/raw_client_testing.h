@@ -31,9 +31,9 @@ class RawClient {
   // False when the peer has gone.
   bool Send(std::string_view bytes);
   // The next frame; nullopt at the end of the connection or after `wait`.
-  std::optional<RawFrame> Next(Duration wait = std::chrono::seconds(10));
+  std::optional<RawFrame> Next(Duration wait = std::chrono::seconds(60));
   // True when the peer closes within `wait`; what it still says is read.
-  bool Closed(Duration wait = std::chrono::seconds(10));
+  bool Closed(Duration wait = std::chrono::seconds(60));
   // Hello and welcome.
   bool Greet(const std::string& producer = "", const std::string& token = "", uint16_t version = 1);
   // Asks for shared memory; null: it gets none.

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "forebay/base/clock.h"
+#include "forebay/base/more_time_testing.h"
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/buffer/buffer.h"
@@ -128,7 +129,7 @@ TEST_P(ServiceTest, AsynchronousAppends) {
       ++acknowledged;
     });
   }
-  client_->Close(Now() + seconds(20));
+  client_->Close(Now() + seconds(120));
   EXPECT_EQ(acknowledged, 500);
   EXPECT_EQ(train_->stored(), 500);
 }
@@ -149,7 +150,7 @@ TEST_P(ServiceTest, UnacknowledgedBytesAreBounded) {
   EXPECT_LE(called, 5);
   train_->LetGo();
   writer.join();
-  client_->Close(Now() + seconds(20));
+  client_->Close(Now() + seconds(120));
   EXPECT_EQ(train_->stored(), 20);
 }
 
@@ -211,7 +212,7 @@ TEST_P(ServiceTest, TakesAcknowledgementsAndGivingBack) {
   }
   std::set<int64_t> seen;
   for (int i = 0; i < 4; ++i) {
-    const auto taken = table_->Take({.groups = 10}, Now() + seconds(10));
+    const auto taken = table_->Take({.groups = 10}, Now() + seconds(120));
     ASSERT_TRUE(taken.ok()) << taken.status().message();
     ASSERT_EQ(taken->trajectories.size(), 20U);
     for (const TrajectoryView& view : taken->trajectories) {
@@ -228,7 +229,7 @@ TEST_P(ServiceTest, TakesAcknowledgementsAndGivingBack) {
   const auto ledger = table_->ledger();
   ASSERT_TRUE(ledger.ok());
   EXPECT_EQ(ledger->trained, 60);
-  EXPECT_TRUE(table_->Take({.groups = 10}, Now() + seconds(10)).ok());
+  EXPECT_TRUE(table_->Take({.groups = 10}, Now() + seconds(120)).ok());
   EXPECT_EQ(table_->Take({.groups = 1}, Now() + milliseconds(30)).status().code(),
             StatusCode::kDeadlineExceeded);
   EXPECT_EQ(table_->Take({.groups = 0}, Now()).status().code(), StatusCode::kInvalidArgument);
@@ -237,7 +238,7 @@ TEST_P(ServiceTest, TakesAcknowledgementsAndGivingBack) {
 TEST_P(ServiceTest, ATakeWaitsForAppends) {
   Start({});
   std::thread reader([&] {
-    const auto taken = table_->Take({.groups = 3}, Now() + seconds(20));
+    const auto taken = table_->Take({.groups = 3}, Now() + seconds(120));
     ASSERT_TRUE(taken.ok()) << taken.status().message();
     EXPECT_EQ(taken->trajectories.size(), 3U);
   });
@@ -248,7 +249,7 @@ TEST_P(ServiceTest, ATakeWaitsForAppends) {
   }
   reader.join();
   // And for those that come another way.
-  std::thread other([&] { EXPECT_TRUE(table_->Take({}, Now() + seconds(20)).ok()); });
+  std::thread other([&] { EXPECT_TRUE(table_->Take({}, Now() + seconds(120)).ok()); });
   EXPECT_TRUE(Eventually([&] { return server_->stats().waiting_takes == 1; }));
   EXPECT_TRUE(train_->AppendEncodedAndWait(Record(1, 1), {}).ok());
   server_->Wake();
@@ -262,7 +263,7 @@ TEST_P(ServiceTest, TheLearnersCalls) {
     ASSERT_TRUE(table_->AppendEncodedAndWait(Record(first, first, 0), {}).ok());
     ASSERT_TRUE(table_->AppendEncodedAndWait(Record(first + 1, first, 1), {}).ok());
   }
-  const auto batch = table_->Lease(4, 7, Now() + seconds(10));
+  const auto batch = table_->Lease(4, 7, Now() + seconds(120));
   ASSERT_TRUE(batch.ok()) << batch.status().message();
   EXPECT_EQ(batch->sequence, 1);
   EXPECT_EQ(batch->learner_version, 7);
@@ -308,7 +309,7 @@ TEST_P(ServiceTest, OperatorsCalls) {
   EXPECT_EQ(stats->appends, 1);
   EXPECT_EQ(stats->append_wait_seconds, 0.5);
   std::thread reader([&] {
-    const Status status = table_->Take({}, Now() + seconds(20)).status();
+    const Status status = table_->Take({}, Now() + seconds(120)).status();
     EXPECT_EQ(status.code(), StatusCode::kUnavailable);
     EXPECT_THAT(status.message(), HasSubstr("maintenance"));
   });
@@ -340,16 +341,20 @@ TEST_P(ServiceTest, WhatIsWrongIsSaid) {
 
 TEST_P(ServiceTest, DeadlinesOfAppends) {
   Start({.hold = true});
-  const int64_t id = client_->NewIds(1);
-  const TimePoint begin = Now();
-  EXPECT_EQ(
-      table_->AppendEncodedAndWait(Record(id, id), {.deadline = begin + milliseconds(50)}).code(),
-      StatusCode::kDeadlineExceeded);
-  EXPECT_GE(Now() - begin, milliseconds(50));
+  int64_t id = 0, tries = 0;
+  EXPECT_TRUE(WithMoreTime(milliseconds(50), [&](Duration within) {
+    id = client_->NewIds(1);
+    ++tries;
+    const TimePoint begin = Now();
+    EXPECT_EQ(table_->AppendEncodedAndWait(Record(id, id), {.deadline = begin + within}).code(),
+              StatusCode::kDeadlineExceeded);
+    EXPECT_GE(Now() - begin, within);
+    return !train_->encoded(id).empty();  // the buffer has it and holds its acknowledgement
+  }));
   // Repeating it is safe.
   train_->LetGo();
   EXPECT_TRUE(table_->AppendEncodedAndWait(Record(id, id), {}).ok());
-  EXPECT_EQ(train_->stored(), 1);
+  EXPECT_LE(train_->stored(), tries);
   EXPECT_EQ(train_->duplicates(), 1);
 }
 
@@ -365,7 +370,7 @@ TEST_P(ServiceTest, StoppingAcknowledgesWhatIsUnderWay) {
     std::this_thread::sleep_for(milliseconds(50));
     train_->LetGo();
   });
-  server_->Stop(Now() + seconds(20));
+  server_->Stop(Now() + seconds(120));
   EXPECT_TRUE(Eventually([&] { return acknowledged == 10; }));
   release.join();
   server_->Stop(Now());  // again

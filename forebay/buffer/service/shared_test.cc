@@ -56,7 +56,7 @@ class SharedTest : public testing::Test {
   }
 
   Taken Take() {
-    auto taken = table_->Take({}, Now() + seconds(10));
+    auto taken = table_->Take({}, Now() + seconds(120));
     EXPECT_TRUE(taken.ok()) << taken.status().message();
     return taken.ok() ? *std::move(taken) : Taken{};
   }
@@ -154,7 +154,7 @@ TEST_F(SharedTest, AnAppendIsSentAgainAfterARestart) {
   (*server)->Stop(Now());
   server = Server::Start({{"train", {.buffer = &buffer_, .group_size = 1}}}, options);
   ASSERT_TRUE(server.ok()) << server.status().message();
-  (*client)->Close(Now() + seconds(30));
+  (*client)->Close(Now() + seconds(120));
   ASSERT_TRUE(done.has_value());
   EXPECT_TRUE(done->ok()) << done->message();
   EXPECT_EQ(buffer_.encoded(id), record);
