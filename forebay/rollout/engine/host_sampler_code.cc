@@ -14,6 +14,8 @@ namespace {
 
 using Floats = float __attribute__((vector_size(64)));
 using Ints = int32_t __attribute__((vector_size(64)));
+using Eight = int32_t __attribute__((vector_size(32)));
+using Four = int32_t __attribute__((vector_size(16)));
 using Bits = uint32_t __attribute__((vector_size(64)));
 
 constexpr int64_t kLanes = 16;
@@ -78,17 +80,29 @@ FB_INLINE void Log(Floats& x) {
   x = m + (p * m * square + whole * -2.12194440e-4F - square * 0.5F) + whole * 0.693359375F;
 }
 
-// How long a clock of rate 1 takes, from 32 random bits: -log1p(-u), where small u keep all their
-// digits (log(y) / (y - 1) hardly changes with the rounding of y = 1 - u).
-FB_INLINE void Exponential(const Bits& bits, Floats& out) {
+// In (0, 1), from 32 random bits.
+FB_INLINE void Uniform(const Bits& bits, Floats& out) {
   constexpr float kMost = 1.0F - 0x1.0p-24F;
-  Floats u = (__builtin_convertvector(bits, Floats) + 0.5F) * 0x1.0p-32F;
-  u = u < kMost ? u : Floats{} + kMost;
+  out = (__builtin_convertvector(bits, Floats) + 0.5F) * 0x1.0p-32F;
+  out = out < kMost ? out : Floats{} + kMost;
+}
+
+// How long a clock of rate 1 takes: -log1p(-u), where small u keep all their digits (log(y) / (y -
+// 1) hardly changes with the rounding of y = 1 - u). At least u, but for its last digits.
+FB_INLINE void Exponential(const Floats& u, Floats& out) {
   const Floats y = 1.0F - u;
   const Floats d = y - 1.0F;
   Floats log = y;
   Log(log);
   out = d == 0.0F ? u : log * u / d;
+}
+
+FB_INLINE bool Any(const Ints& x) {
+  const Eight half = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) |
+                     __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
+  const Four quarter = __builtin_shufflevector(half, half, 0, 1, 2, 3) |
+                       __builtin_shufflevector(half, half, 4, 5, 6, 7);
+  return (quarter[0] | quarter[1] | quarter[2] | quarter[3]) != 0;
 }
 
 template <int>
@@ -122,8 +136,13 @@ FB_INLINE void DrawRow(const Row& row, Draw* out) {
       Finalize(bits);
       bits += row.key1;
       Finalize(bits);
+      Floats u;
+      Uniform(bits, u);
+      // Few can still win: x / u is the most that x can score.
+      constexpr float kRounding = 1.0F - 1e-5F;
+      if (!Any(!(x < best * u * kRounding))) continue;
       Floats clock;
-      Exponential(bits, clock);
+      Exponential(u, clock);
       score = x / clock;
     }
     const Ints better = score > best;
