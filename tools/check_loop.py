@@ -20,6 +20,7 @@ ON_THE_LOOP = [
     "forebay/rollout/episode.cc",
     "forebay/rollout/external",
     "forebay/rollout/serving",
+    "apps/failure_watch.cc",
     "apps/run_actors.cc",
 ]
 BLOCKS = re.compile(
@@ -37,6 +38,7 @@ WITHOUT_TEXT = [
     "forebay/rollout/serving/harness_episode.cc",
     "forebay/rollout/serving/openai_server.cc",
     "forebay/rollout/serving/recording_proxy.cc",
+    "apps/failure_watch.cc",
     "apps/harness_setup.cc",
     "apps/run_actors.cc",
 ]
