@@ -88,7 +88,7 @@ class ForebayTest(unittest.TestCase):
         serving = args[:1] == ("serve",) and "--help" not in args
         return [FOREBAY, *map(str, args), *(("--cache-dir", str(PROGRAMS)) if serving else ())]
 
-    def forebay(self, *args, timeout: float = 120) -> subprocess.CompletedProcess:
+    def forebay(self, *args, timeout: float = 600) -> subprocess.CompletedProcess:
         """Runs to the end; a hang is a failure of the test."""
         return subprocess.run(self.command(*args), capture_output=True, text=True, timeout=timeout, cwd=self.folder)
 

@@ -146,7 +146,7 @@ class BufferToolsTest(ForebayTest):
         run = subprocess.Popen(self.command("train", config, "--run", self.run_folder, "--quiet"),
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=self.folder)
         self.addCleanup(run.kill)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while len(self.lines("metrics.jsonl")) < 2:
             self.assertLess(time.monotonic(), deadline, "no progress")
             time.sleep(0.02)
@@ -162,7 +162,7 @@ class BufferToolsTest(ForebayTest):
             self.assertTrue(self.json_of("stat")["state"]["ledger"]["balanced"])
         self.assert_fails(self.buffer("repair"), 2, "another process holds")
         run.send_signal(signal.SIGINT)
-        _, error = run.communicate(timeout=60)
+        _, error = run.communicate(timeout=600)
         self.assertEqual(run.returncode, 130, error)
         self.assertEqual(self.json_of("verify")["damaged"], 0)
 

@@ -298,7 +298,7 @@ class HarnessTest(ForebayTest):
         process = self.start_hanging()
         pids = self.waits_for(process, 4)
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=120)
+        process.wait(timeout=600)
         self.assertEqual(process.returncode, 130)
         self.ends(pids)
 

@@ -46,7 +46,7 @@ class EdgeTest(ForebayTest):
         first = subprocess.Popen(self.command("train", config, "--run", self.run_folder), stdout=subprocess.DEVNULL,
                                  stderr=subprocess.PIPE, text=True, cwd=self.folder)
         self.addCleanup(first.kill)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while len(self.lines("metrics.jsonl")) < 1:
             self.assertLess(time.monotonic(), deadline, "no progress")
             time.sleep(0.02)
@@ -55,7 +55,7 @@ class EdgeTest(ForebayTest):
         self.assertEqual(self.forebay("audit", self.run_folder).returncode, 0)
         # The terminal goes away: as an interrupt, it leaves a checkpoint.
         first.send_signal(signal.SIGHUP)
-        _, error = first.communicate(timeout=60)
+        _, error = first.communicate(timeout=600)
         self.assertEqual(first.returncode, 130, error)
         # A torn line (a full disk, a lost power supply) takes nothing else with it.
         lines = len(self.lines("metrics.jsonl"))
@@ -74,7 +74,7 @@ class EdgeTest(ForebayTest):
             if line.startswith("evaluating before training"):
                 break
         process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=600)
         self.assertEqual(process.returncode, 130, error)
         self.assertEqual(self.lines("evals.jsonl"), [])
 

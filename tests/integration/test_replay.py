@@ -87,7 +87,7 @@ class ReplayTest(ForebayTest):
         process = subprocess.Popen(self.command("train", config, "--run", self.run_folder), stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL, cwd=self.folder)
         self.addCleanup(process.kill)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while len(self.lines("metrics.jsonl")) < 8:
             self.assertLess(time.monotonic(), deadline, "no progress")
             time.sleep(0.01)
@@ -110,7 +110,7 @@ class ReplayTest(ForebayTest):
         process = subprocess.Popen(self.command("train", config, "--run", self.run_folder), stdout=subprocess.DEVNULL,
                                    stderr=subprocess.PIPE, text=True, cwd=self.folder)
         self.addCleanup(process.kill)
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while len(self.lines("metrics.jsonl")) < 4:
             self.assertLess(time.monotonic(), deadline, "no progress")
             time.sleep(0.02)
@@ -119,7 +119,7 @@ class ReplayTest(ForebayTest):
         self.assertIn("a program still runs there", done.stdout)
         self.assertIsNone(process.poll())
         process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=60)
+        _, error = process.communicate(timeout=600)
         self.assertEqual(process.returncode, 130, error)
 
     def test_the_recorded_configuration_is_used_and_a_changed_one_is_named(self):

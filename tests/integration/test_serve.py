@@ -131,7 +131,7 @@ class ServeTest(ForebayTest):
         gone.close()
         self.ask(CHAT, messages=messages, max_tokens=1)
         server.send_signal(signal.SIGTERM)
-        out, err = server.communicate(timeout=60)
+        out, err = server.communicate(timeout=600)
         self.assertEqual(server.returncode, 0, err)
         self.assertRegex(out, r"stopped: \d+ requests, 9 refused")
         self.assertIn(f"POST {CHAT} 200", err)
@@ -168,7 +168,7 @@ class ServeTest(ForebayTest):
         self.assertEqual(response.status, 400)
         self.assertIn("no chat template (a base model): use /v1/completions", json.loads(response.read())["error"]["message"])
         server.send_signal(signal.SIGTERM)
-        self.assertIn("base has no chat template", server.communicate(timeout=60)[1])
+        self.assertIn("base has no chat template", server.communicate(timeout=600)[1])
 
         self.assert_fails(self.forebay("train", config, "--run", self.folder / "other", "--set", f"model.path={base}"), 2,
                           "no chat template", "instruction-tuned")

@@ -40,6 +40,7 @@ class HostileTest : public testing::Test {
   static ServerOptions WithToken() {
     ServerOptions options;
     options.token = "the token";
+    options.idle_deadline = std::chrono::minutes(10);
     return options;
   }
 
