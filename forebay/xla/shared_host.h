@@ -1,4 +1,4 @@
-// ShareHost: an array of the host as an array of a device that can read it where it lies.
+// ShareHost, GiveHost: an array of the host as an array of a device that can use it where it lies.
 #pragma once
 
 #include <cstddef>
@@ -17,5 +17,10 @@ namespace forebay::xla {
 // donated. Errors as FromHost's.
 Result<Buffer> ShareHost(Client& client, std::span<const std::byte> bytes, const Shape& shape,
                          std::shared_ptr<const void> owner);
+
+// The same of bytes that are the device's from here on: the result may be donated, and programs
+// then write where it lies. `bytes` is let go when neither it nor what was made in its place is
+// needed.
+Result<Buffer> GiveHost(Client& client, std::shared_ptr<std::byte> bytes, const Shape& shape);
 
 }  // namespace forebay::xla

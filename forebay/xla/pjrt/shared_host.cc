@@ -29,10 +29,8 @@ void LetGo(PJRT_Error* error, void* user) {
   held->api.Destroy(held->done);
 }
 
-}  // namespace
-
-Result<Buffer> ShareHost(Client& client, std::span<const std::byte> bytes, const Shape& shape,
-                         std::shared_ptr<const void> owner) {
+Result<Buffer> Share(Client& client, std::span<const std::byte> bytes, const Shape& shape,
+                     std::shared_ptr<const void> owner, PJRT_HostBufferSemantics semantics) {
   constexpr uintptr_t kAlignment = 64;
   auto* pjrt = dynamic_cast<pjrt::PjrtClient*>(&client);
   const bool fits = static_cast<int64_t>(bytes.size()) == shape.bytes() &&
@@ -45,7 +43,7 @@ Result<Buffer> ShareHost(Client& client, std::span<const std::byte> bytes, const
   args.type = pjrt::ToBufferType(shape.dtype);
   args.dims = shape.dims.data();
   args.num_dims = shape.dims.size();
-  args.host_buffer_semantics = PJRT_HostBufferSemantics_kImmutableZeroCopy;
+  args.host_buffer_semantics = semantics;
   args.device = state->devices[0];
   FB_RETURN_IF_ERROR(FB_PJRT(state->api, PJRT_Client_BufferFromHostBuffer, args));
   Buffer buffer = pjrt::MakeBuffer(state, args.buffer, shape, 0);
@@ -60,6 +58,18 @@ Result<Buffer> ShareHost(Client& client, std::span<const std::byte> bytes, const
   held.release();  // NOLINT(bugprone-unused-return-value)
   FB_RETURN_IF_ERROR(status);
   return buffer;
+}
+
+}  // namespace
+
+Result<Buffer> ShareHost(Client& client, std::span<const std::byte> bytes, const Shape& shape,
+                         std::shared_ptr<const void> owner) {
+  return Share(client, bytes, shape, std::move(owner), PJRT_HostBufferSemantics_kImmutableZeroCopy);
+}
+
+Result<Buffer> GiveHost(Client& client, std::shared_ptr<std::byte> bytes, const Shape& shape) {
+  const std::span<const std::byte> all(bytes.get(), static_cast<size_t>(shape.bytes()));
+  return Share(client, all, shape, std::move(bytes), PJRT_HostBufferSemantics_kMutableZeroCopy);
 }
 
 }  // namespace forebay::xla

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "forebay/base/huge_pages.h"
@@ -82,6 +83,29 @@ TEST(ShareHost, AnotherSizeIsAnError) {
   const auto memory = *AllocateHugePages(64);
   EXPECT_EQ(ShareHost(TestClient(), {memory.get(), 64}, kShape, memory).status().code(),
             StatusCode::kInvalidArgument);
+}
+
+TEST(GiveHost, IsWrittenWhereItLiesAndLetGoWithWhatTookItsPlace) {
+  Client& client = TestClient();
+  Graph graph("double_in_place");
+  const Value results[] = {graph.Parameter(kShape, "x") * 2.0};
+  const Alias aliases[] = {{.parameter = 0, .output = 0}};
+  const auto program = *client.Compile(*graph.Finish(results, aliases));
+  auto memory = *AllocateHugePages(static_cast<size_t>(kShape.bytes()));
+  auto* floats = reinterpret_cast<float*>(memory.get());
+  floats[100] = 3;
+  const std::weak_ptr<std::byte> watched = memory;
+  {
+    Buffer given = *GiveHost(client, std::move(memory), kShape);
+    for (const float expected : {6.0F, 12.0F}) {
+      Buffer* arguments[] = {&given};
+      given = std::move((*program->Execute(arguments))[0]);
+      ASSERT_TRUE(given.Await().ok());
+      EXPECT_FALSE(watched.expired());
+      EXPECT_EQ(floats[100], expected);
+    }
+  }
+  EXPECT_TRUE(watched.expired());
 }
 
 }  // namespace
