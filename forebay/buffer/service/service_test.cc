@@ -354,6 +354,7 @@ TEST_P(ServiceTest, DeadlinesOfAppends) {
   // Repeating it is safe.
   train_->LetGo();
   EXPECT_TRUE(table_->AppendEncodedAndWait(Record(id, id), {}).ok());
+  EXPECT_GE(train_->stored(), 1);
   EXPECT_LE(train_->stored(), tries);
   EXPECT_EQ(train_->duplicates(), 1);
 }
