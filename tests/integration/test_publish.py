@@ -119,7 +119,9 @@ class PublishTest(ForebayTest):
         server.kill()
         output, _ = run.communicate(timeout=WAIT_S)
         self.assertEqual(run.returncode, 5, output[-3000:])
-        self.assertIn("the rollout server cannot be used", output)
+        # A request or a publish, whichever finds out first.
+        self.assertRegex(output, "the rollout server cannot be used|no rollout server took the new weights")
+        self.assertIn(server.url, output.splitlines()[-1])
 
         again = Server(self, server.port())
         resumed = self.forebay("train", "--resume", self.run_folder)
