@@ -193,6 +193,7 @@ class TrainRun {
     };
     hooks.metrics = [&](const learner::StepMetrics& metrics) {
       log.Step(metrics);
+      LookAtFolder();
       if (const auto doubt = servers_gap.Look(metrics)) Note(*doubt);
     };
     hooks.checkpoint_wanted = [this] { return actors_->AppendsWait(); };
@@ -210,7 +211,7 @@ class TrainRun {
     Status status = learner_->Run(*buffer_, hooks, stop_.get_token());
     progress_.End();
     log.Finish();
-    FB_RETURN_IF_ERROR(FirstFailure(status));
+    FB_RETURN_IF_ERROR(FirstFailure(WithReason(status)));
 
     coordinator_->Stop();
     // Servers that keep their weights cannot play on the trained ones.
@@ -226,6 +227,24 @@ class TrainRun {
     FB_RETURN_IF_ERROR(WriteFileAtomic(run_->path() + "/report.json", ReportJson(report)));
     FB_RETURN_IF_ERROR(run_->status());
     return report;
+  }
+
+  // After each step: a full disk may have room again, and is told at once; a folder that is gone
+  // ends the run, of which nothing would be left.
+  void LookAtFolder() {
+    if (const Status there = run_->StillThere(); !there.ok()) return Fail(there);
+    const Status written = run_->status();
+    if (written.ok() || lines_missing_) return;
+    lines_missing_ = true;
+    progress_.End();
+    std::fprintf(stderr, "forebay: %s\n", written.message().c_str());
+  }
+
+  // Why the learner's run ended. Where episodes cannot be stored, no batch comes either.
+  Status WithReason(const Status& status) {
+    if (status.code() != StatusCode::kDeadlineExceeded || !actors_->AppendsWait()) return status;
+    return ResourceExhausted("finished episodes wait for room in '" + run_->buffer_path() +
+                             "' (is the disk full?): " + status.message());
   }
 
   void Publish(std::shared_ptr<const weights::Snapshot> snapshot) {
@@ -343,6 +362,7 @@ class TrainRun {
   buffer::Buffer* failing_buffer_ FB_GUARDED_BY(mutex_) = nullptr;
   std::stop_source stop_;
   std::atomic<bool> engine_ended_ = false;
+  bool lines_missing_ = false;  // told once; on the learner's thread
   int64_t warm_programs_ = 0;
 
   std::unique_ptr<control::RunDirectory> run_;

@@ -4,6 +4,9 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <ctime>
@@ -62,11 +65,11 @@ Status EndTornLine(const std::string& path) {
 RunDirectory::RunDirectory(std::string path, Fd lock)
     : path_(std::move(path)),
       lock_(std::move(lock)),
-      starts_{std::ofstream(path_ + "/starts.jsonl", std::ios::app)},
-      metrics_{std::ofstream(path_ + "/metrics.jsonl", std::ios::app)},
-      trajectories_{std::ofstream(path_ + "/trajectories.jsonl", std::ios::app)},
-      evals_{std::ofstream(path_ + "/evals.jsonl", std::ios::app)},
-      log_{std::ofstream(path_ + "/run.log", std::ios::app)} {}
+      starts_{.name = "starts.jsonl"},
+      metrics_{.name = "metrics.jsonl"},
+      trajectories_{.name = "trajectories.jsonl"},
+      evals_{.name = "evals.jsonl"},
+      log_{.name = "run.log"} {}
 
 Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::string& path, OpenMode mode) {
   std::error_code error;
@@ -92,21 +95,36 @@ Result<std::unique_ptr<RunDirectory>> RunDirectory::Open(const std::string& path
     FB_RETURN_IF_ERROR(EndTornLine(path + "/" + name));
   }
   std::unique_ptr<RunDirectory> run(new RunDirectory(path, std::move(lock)));
-  if (!run->starts_.stream || !run->metrics_.stream || !run->trajectories_.stream ||
-      !run->evals_.stream || !run->log_.stream) {
-    return FailedPrecondition("cannot write in '" + path + "'");
+  for (LineFile* file :
+       {&run->starts_, &run->metrics_, &run->trajectories_, &run->evals_, &run->log_}) {
+    const std::string name = path + "/" + file->name;
+    file->fd = Fd(::open(name.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
+    if (!file->fd.valid()) {
+      return FailedPrecondition(
+          ErrnoStatus("cannot write in '" + path + "': '" + file->name + "'", errno).message());
+    }
   }
   return run;
 }
 
 void RunDirectory::Append(LineFile& file, std::string_view line) {
   MutexLock lock(mutex_);
-  if (file.torn) file.stream << '\n';  // what was torn must not be glued to this line
-  file.stream << line << '\n' << std::flush;
-  file.torn = !file.stream;
-  if (!file.torn) return;
-  file.stream.clear();  // the next line is tried again
-  if (status_.ok()) status_ = ResourceExhausted("a write in '" + path_ + "' failed (disk full?)");
+  // What was torn must not be glued to this line.
+  const std::string bytes = (file.torn ? "\n" : "") + std::string(line) + '\n';
+  size_t written = 0;
+  while (written < bytes.size()) {
+    const ssize_t n = ::write(file.fd.get(), bytes.data() + written, bytes.size() - written);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    written += static_cast<size_t>(n);
+  }
+  if (written == bytes.size()) {
+    file.torn = false;
+    return;
+  }
+  const Status error = ErrnoStatus("a write to '" + path_ + "/" + file.name + "' failed", errno);
+  if (written > 0) file.torn = true;
+  if (status_.ok()) status_ = ResourceExhausted(error.message() + ": lines are missing there");
 }
 
 void RunDirectory::Log(std::string_view sentence) {
@@ -117,6 +135,16 @@ void RunDirectory::Log(std::string_view sentence) {
 Status RunDirectory::status() const {
   MutexLock lock(mutex_);
   return status_;
+}
+
+Status RunDirectory::StillThere() const {
+  struct stat ours = {}, there = {};
+  const bool same = ::fstat(lock_.get(), &ours) == 0 &&
+                    ::stat((path_ + "/lock").c_str(), &there) == 0 && ours.st_ino == there.st_ino &&
+                    ours.st_dev == there.st_dev;
+  if (same) return OkStatus();
+  return NotFound("the run's folder '" + path_ +
+                  "' was removed, moved or replaced while the run wrote to it");
 }
 
 std::string TrajectoryLine(const Trajectory& t) {

@@ -14,7 +14,6 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -46,12 +45,17 @@ class RunDirectory {
   void WriteEval(std::string_view json_line) { Append(evals_, json_line); }
   void WriteTrajectory(std::string_view line) { Append(trajectories_, line); }  // a TrajectoryLine
   void Log(std::string_view sentence);
+  // The first failure of a write; what was written then is missing.
   Status status() const;
+  // kNotFound: the folder was removed, moved or replaced since Open, and what is written goes
+  // nowhere.
+  Status StillThere() const;
 
  private:
   struct LineFile {
-    std::ofstream stream;
-    bool torn = false;  // the last write failed: half a line may be there
+    std::string name;
+    Fd fd;
+    bool torn = false;  // half a line is there
   };
 
   RunDirectory(std::string path, Fd lock);

@@ -20,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::Contains;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::Not;
 
 class RunDirectoryTest : public testing::Test {
@@ -75,6 +76,35 @@ TEST_F(RunDirectoryTest, ALineThatAFullDiskToreTakesNoOtherWithIt) {
   EXPECT_THAT(Lines("metrics.jsonl"), Contains("third"));
   EXPECT_THAT(Lines("metrics.jsonl"), Contains("fourth"));
   EXPECT_EQ(run->status().code(), StatusCode::kResourceExhausted);  // something is missing there
+}
+
+// A stream of the standard library that is used again after a failure writes past its buffer.
+TEST_F(RunDirectoryTest, ManyWritesOnAFullDiskLoseOnlyThemselves) {
+  const auto run = Open(OpenMode::kNew);
+  run->WriteMetrics("first");
+  {
+    const SmallFiles small(10);
+    for (int i = 0; i < 2000; ++i) run->WriteMetrics("lost " + std::to_string(i));
+  }
+  run->WriteMetrics("last");
+  const std::vector<std::string> lines = Lines("metrics.jsonl");
+  ASSERT_EQ(lines.size(), 3U);  // one is torn
+  EXPECT_EQ(lines[0], "first");
+  EXPECT_EQ(lines[1], "lost");
+  EXPECT_EQ(lines[2], "last");
+  EXPECT_THAT(run->status().message(), HasSubstr("metrics.jsonl' failed"));
+}
+
+TEST_F(RunDirectoryTest, KnowsWhenItsFolderHasGone) {
+  const auto run = Open(OpenMode::kNew);
+  EXPECT_TRUE(run->StillThere().ok());
+  const std::string moved = run->path() + "_moved";
+  std::filesystem::rename(run->path(), moved);
+  EXPECT_EQ(run->StillThere().code(), StatusCode::kNotFound);
+  const auto another = Open(OpenMode::kNew);  // in its place
+  EXPECT_EQ(run->StillThere().code(), StatusCode::kNotFound);
+  EXPECT_TRUE(another->StillThere().ok());
+  std::filesystem::remove_all(moved);
 }
 
 TEST_F(RunDirectoryTest, StartsAreKeptOverAResumeAndGoWithAnOverwrite) {
