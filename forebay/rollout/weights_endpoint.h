@@ -19,7 +19,8 @@
 namespace forebay::rollout {
 
 struct WeightsEndpointOptions {
-  // Another run takes over from one that was not heard of for so long.
+  // Another run, or an older process of the run, takes over from one that was not heard of for so
+  // long.
   Duration silence_max = std::chrono::seconds(15);
   int64_t chunk_bytes = int64_t{8} << 20;  // less than a server takes as a body
 };

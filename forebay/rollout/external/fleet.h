@@ -131,6 +131,10 @@ class Fleet {
   void Wake(Member& member);
   void Suspect(Member& member, const Status& why);
   void Lose(Member& member, const Status& why);
+  // Awaits what the server is asked at length, and asks beside it whether it still answers. When it
+  // does not, the work is dropped, the server lost, and its requests fail: kUnavailable.
+  Task<Status> WhileItAnswers(Member* member, Task<Status> work);
+  Task<void> AwaitSilence(Member* member, std::function<void(Status)> silent);
   static bool Passes(const Status& status, int64_t* in_a_row);
   void TellStart();
   void Log(const std::string& sentence) const;
@@ -143,10 +147,12 @@ class Fleet {
   void Settle();
   Task<Status> PrepareReload(Member* member, ServerFacts facts);
   Task<Status> PreparePublisher(Member* member);
+  Status CheckListedOnce(Member& member) const;
   Task<Status> Refresh(Member* member);
   Task<Status> Give(Member* member);
   Task<Status> LoadAdapter(Member* member);
   Task<Status> Reload(Member* member, bool base);
+  Task<Status> TakeTurn(Member* member, TimePoint* began);
   Task<Status> WriteMerged();
 
   Loop& loop_;

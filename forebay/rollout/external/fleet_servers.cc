@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,10 +11,13 @@
 #include "forebay/base/clock.h"
 #include "forebay/base/loop.h"
 #include "forebay/base/mutex.h"
+#include "forebay/base/one_shot.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
 #include "forebay/rollout/external/fleet.h"
 #include "forebay/rollout/external/server.h"
+#include "forebay/rollout/external/start_task.h"
+#include "forebay/rollout/external/wire.h"
 
 namespace forebay::rollout::external {
 namespace {
@@ -23,6 +27,11 @@ constexpr Duration kPause = std::chrono::milliseconds(50);
 // Answers of 500 in a row, nothing good between them, after which a server counts as dead. One that
 // fails a tenth of what it is asked goes on.
 constexpr int64_t kPassingFailures = 5;
+
+Task<void> Tell(Task<Status> work, std::function<void(Status)> ended) {
+  Status status = co_await std::move(work);
+  ended(std::move(status));
+}
 
 // What no waiting will change.
 bool Permanent(const Status& status) {
@@ -77,6 +86,46 @@ Task<void> Fleet::Supervise(Member* member) {
     Lose(*member, health);
     DropRequests(*member, Unavailable(health.message()));
   }
+}
+
+Task<void> Fleet::AwaitSilence(Member* member, std::function<void(Status)> silent) {
+  const Ask alive = gives_ ? Ask{.method = "GET", .target = "/weights/v1"} : wire_->Alive();
+  Status answered;
+  while (answered.ok()) {
+    const OneShot<bool> pause(loop_);  // unlike a sleep it may be dropped
+    loop_.RunAt(loop_.Now() + options_.health_period, [pause] { pause.Set(true); });
+    auto pausing = pause.Wait();
+    co_await pausing;
+    Task<Status> asking =
+        member->server->CheckAnswers(alive, loop_.Now() + options_.health_deadline);
+    answered = co_await std::move(asking);
+  }
+  silent(std::move(answered));
+}
+
+Task<Status> Fleet::WhileItAnswers(Member* member, Task<Status> work) {
+  struct Outcome {
+    Status status;
+    bool silent = false;
+  };
+  const OneShot<Outcome> end(loop_);
+  Task<void> working =
+      Tell(std::move(work), [end](Status status) { end.Set({std::move(status)}); });
+  Task<void> listening = AwaitSilence(
+      member, [end](Status status) { end.Set({.status = std::move(status), .silent = true}); });
+  StartTask(working);
+  StartTask(listening);
+  auto waiting = end.Wait();
+  const Outcome ended = co_await waiting;
+  if (!ended.silent) co_return ended.status;
+  working = {};  // closes its connections
+  const Status lost = Unavailable(
+      fmt::format("{} stopped answering while it was given weights, which were not sent to their "
+                  "end: {}",
+                  member->server->url(), ended.status.message()));
+  Lose(*member, lost);
+  DropRequests(*member, lost);
+  co_return lost;
 }
 
 // Whether it says that one request failed, and not yet that the server did.

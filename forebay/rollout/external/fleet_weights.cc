@@ -58,6 +58,8 @@ Task<Status> Fleet::PreparePublisher(Member* member) {
       member->publisher->Enter(loop_.Now() + options_.health_deadline);
   const Result<Publisher::Held> held = co_await std::move(entering);
   if (!held.ok()) co_return held.status();
+  const Status once = CheckListedOnce(*member);
+  if (!once.ok()) co_return once;
   if (held->policy_version == target_.version && held->digest == target_.digest) {
     member->version = target_.version;
     member->version_max = std::max(member->version_max, target_.version);
@@ -67,14 +69,29 @@ Task<Status> Fleet::PreparePublisher(Member* member) {
   co_return co_await std::move(giving);
 }
 
+// Two of the list that are one server would each undo what the other gives it. One server has one
+// ticket for this publisher.
+Status Fleet::CheckListedOnce(Member& member) const {
+  for (const std::unique_ptr<Member>& other : members_) {
+    if (other.get() == &member || other->server->ticket() != member.server->ticket()) continue;
+    member.server->SetTicket("");  // it is the other one's
+    return FailedPrecondition(
+        fmt::format("{} and {} are the same server under two names: name each server once "
+                    "(rollout.servers)",
+                    other->server->url(), member.server->url()));
+  }
+  return OkStatus();
+}
+
 // While its requests go on.
 Task<Status> Fleet::Give(Member* member) {
   const std::shared_ptr<const Offering> offering = target_.offering;
   const Publisher& publisher = *member->publisher;
   const int64_t offered = publisher.bytes_offered();
   const int64_t sent = publisher.bytes_sent();
-  Task<Status> giving = member->publisher->Give(offering, &member->version_max,
-                                                loop_.Now() + options_.reload_deadline);
+  Task<Status> whole = member->publisher->Give(offering, &member->version_max,
+                                               loop_.Now() + options_.reload_deadline);
+  Task<Status> giving = WhileItAnswers(member, std::move(whole));
   const Status status = co_await std::move(giving);
   member->version = status.ok() ? offering->manifest.policy_version : -1;
   const MutexLock lock(mutex_);
@@ -96,14 +113,16 @@ Task<Status> Fleet::LoadAdapter(Member* member) {
   const TimePoint deadline = loop_.Now() + options_.reload_deadline;
   const std::string name =
       fmt::format("forebay-{}-{}-{}", started_us_, version, ++adapters_loaded_);
-  Task<Status> loading = member->server->LoadAdapter(name, target_.adapter_folder, deadline);
+  Task<Status> whole = member->server->LoadAdapter(name, target_.adapter_folder, deadline);
+  Task<Status> loading = WhileItAnswers(member, std::move(whole));
   const Status loaded = co_await std::move(loading);
   if (!loaded.ok()) co_return loaded;
   const std::string before = std::exchange(member->adapter, name);
   member->server->SetAdapter(name);
   member->version = version;
   if (before.empty()) co_return OkStatus();
-  Task<Status> unloading = member->server->UnloadAdapter(before, deadline);
+  Task<Status> unloading =
+      member->server->UnloadAdapter(before, loop_.Now() + options_.health_deadline);
   const Status ignored = co_await std::move(unloading);
   static_cast<void>(ignored);  // it may have been started again since
   co_return OkStatus();
@@ -144,24 +163,31 @@ Task<Status> Fleet::Refresh(Member* member) {
   co_return co_await std::move(reloading);
 }
 
-Task<Status> Fleet::Reload(Member* member, bool base) {
-  // One at a time, so that the others go on.
+// One at a time, so that the others go on, and when its requests have ended.
+Task<Status> Fleet::TakeTurn(Member* member, TimePoint* began) {
   while (reloading_ != nullptr) {
     Task<void> waiting = WaitFor(member, kTurnPeriod);
     co_await std::move(waiting);
   }
   reloading_ = member;
-  const TimePoint began = loop_.Now();
-  const TimePoint deadline = began + options_.reload_deadline;
+  *began = loop_.Now();
   member->draining = true;
-  while (member->active > 0 && loop_.Now() < deadline) {
+  while (member->active > 0 && loop_.Now() < *began + options_.reload_deadline) {
     Task<void> waiting = WaitFor(member, kTurnPeriod);
     co_await std::move(waiting);
   }
+  co_return OkStatus();
+}
+
+Task<Status> Fleet::Reload(Member* member, bool base) {
+  TimePoint began = loop_.Now();
+  Task<Status> turn = TakeTurn(member, &began);
+  Task<Status> taking = WhileItAnswers(member, std::move(turn));
+  Status status = co_await std::move(taking);
+  const TimePoint deadline = began + options_.reload_deadline;
   DropRequests(*member, Unavailable(member->server->url() +
                                     ": its requests did not end in time for new weights"));
-  Status status;
-  if (!base) {
+  if (status.ok() && !base) {
     Task<Status> writing = WriteMerged();
     status = co_await std::move(writing);
   }
@@ -173,11 +199,12 @@ Task<Status> Fleet::Reload(Member* member, bool base) {
   member->server->SetAdapter("");
   bool again = status.ok();
   for (int attempt = 0; again && attempt < kReloadAttempts; ++attempt) {
-    Task<Status> reloading = member->server->Reload(folder, version, deadline);
+    Task<Status> whole = member->server->Reload(folder, version, deadline);
+    Task<Status> reloading = WhileItAnswers(member, std::move(whole));
     status = co_await std::move(reloading);
     again = status.code() == StatusCode::kInternal;
   }
-  reloading_ = nullptr;
+  if (reloading_ == member) reloading_ = nullptr;
   member->draining = false;
   if (status.ok() && !base) member->version = version;
   {

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstddef>
@@ -221,6 +222,9 @@ Result<std::unique_ptr<HttpEngine>> MakeHttpEngine(const HttpEngineOptions& opti
   for (const std::string& url : options.servers) {
     const Result<HttpUrl> parsed = ParseUrl(url + "/health");
     if (!parsed.ok()) return parsed.status().WithContext("rollout server '" + url + "'");
+    if (std::ranges::count(options.servers, url) > 1) {
+      return InvalidArgument("rollout server '" + url + "' is listed twice");
+    }
   }
   if (options.vocab_size < 1 || options.context < 2 || options.requests_per_server_max < 1 ||
       options.waiting_max < 1) {

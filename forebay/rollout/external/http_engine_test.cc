@@ -74,6 +74,9 @@ TEST_F(HttpEngineTest, WhatCannotBeUsedIsSaidAtTheStart) {
   EXPECT_THAT(engine.status().message(), HasSubstr("rollout.context"));
   options_.servers = {"ftp://x"};
   EXPECT_EQ(MakeHttpEngine(options_, *Weights(0)).status().code(), StatusCode::kInvalidArgument);
+  options_.servers = {other.url(), server.url(), other.url()};
+  EXPECT_THAT(MakeHttpEngine(options_, *Weights(0)).status().message(),
+              HasSubstr("'" + other.url() + "' is listed twice"));
 }
 
 TEST_F(HttpEngineTest, ItIsSaidAtOnceWhoIsWaitedForAndThenWhatIsWrong) {
@@ -280,6 +283,54 @@ TEST_F(HttpEngineTest, AServersDeadlineBeginsWithItsTurn) {
     (*engine)->Shutdown();
     return published.ok() && one.version == "1" && two.version == "1" && three.version == "1";
   }));
+}
+
+TEST_F(HttpEngineTest, L1_AServerThatFreezesDoesNotHoldUpNewWeightsOfTheOthers) {
+  options_.reload = true;
+  Mutex mutex;
+  std::string log;
+  options_.log = [&](const std::string& sentence) {
+    const MutexLock lock(mutex);
+    log += sentence + "\n";
+  };
+  for (const bool loading : {true, false}) {
+    EXPECT_TRUE(WithMoreTime(milliseconds(200), [&](Duration within) {
+      Vllm one, two;
+      options_.servers.clear();
+      options_.health_deadline = within;
+      const auto engine = Make({&one, &two});
+      EXPECT_TRUE(engine.ok()) << engine.status().ToString();
+      if (!engine.ok()) return true;
+      // While it loads them, or while its request is waited for.
+      one.hangs = two.hangs = !loading;
+      std::vector<std::future<Result<GenerateResult>>> asked;
+      for (int i = 0; i < 2; ++i) asked.push_back(Ask(**engine));
+      if (!loading) Until([&] { return one.running == 1 && two.running == 1; });
+      two.freezes = loading;
+      two.frozen = !loading;
+      one.hangs = two.hangs = false;
+      const Status published = Publish(**engine, Weights(1));
+      for (auto& each : asked) {
+        const auto code = each.get().status().code();
+        EXPECT_TRUE(code == StatusCode::kOk || code == StatusCode::kInternal);
+      }
+      const bool settled = published.ok() && one.version == "1" && two.version != "1";
+      two.freezes = two.frozen = false;
+      if (!settled) return false;
+      {
+        const MutexLock lock(mutex);
+        EXPECT_THAT(log, HasSubstr(two.url() + " cannot be used"));
+        // Else it was too slow before it froze.
+        if (loading && log.find(two.url() + " stopped answering while it was given weights") ==
+                           std::string::npos) {
+          return false;
+        }
+      }
+      Until([&] { return two.version == "1"; });  // taken back
+      (*engine)->Shutdown();
+      return true;
+    }));
+  }
 }
 
 TEST_F(HttpEngineTest, AServerThatAKilledRunLeftPausedIsRoused) {

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "forebay/base/clock.h"
+#include "forebay/base/http.h"
+#include "forebay/base/http_server.h"
 #include "forebay/base/loop.h"
 #include "forebay/base/rng.h"
 #include "forebay/base/status.h"
@@ -56,12 +58,32 @@ class Local final : public Engine {
   Engine& engine_;
 };
 
+// Tells of each call before it is handled: what blocks in there stops the whole server.
+class WatchedEndpoint final : public WeightsEndpoint {
+ public:
+  using Watch = std::function<void(const HttpRequest&)>;
+  WatchedEndpoint(std::unique_ptr<WeightsEndpoint> endpoint, Watch watch)
+      : endpoint_(std::move(endpoint)), watch_(std::move(watch)) {}
+  bool Owns(const HttpRequest& request) const override { return endpoint_->Owns(request); }
+  Task<int> Handle(HttpExchange& exchange) override {
+    if (watch_) watch_(exchange.request());
+    return endpoint_->Handle(exchange);
+  }
+  Result<std::shared_ptr<void>> Admit(const HttpRequest& request) override {
+    return endpoint_->Admit(request);
+  }
+
+ private:
+  const std::unique_ptr<WeightsEndpoint> endpoint_;
+  const Watch watch_;
+};
+
 // A server that may end and come back at its address, as a process does.
 class RemoteServer {
  public:
   // Listens where `address` says ("tcp:127.0.0.1:0", "unix:/path").
   RemoteServer(const TinyModel& tiny, const TinyText& text, const std::string& address,
-               bool takes_weights)
+               bool takes_weights, WatchedEndpoint::Watch watch = nullptr)
       : loop_(MakeLoop()), workers_(2) {
     XlaEngineOptions options = SmallOptions();
     options.context = kContext;
@@ -73,8 +95,10 @@ class RemoteServer {
                             .stop_tokens = {weights::kTinyEnd}};
     OpenAiServerOptions server{.listen = {address}, .workers = &workers_};
     if (takes_weights) {
-      endpoint_ = WeightsEndpoint::Create(*loop_, &workers_, *engine_, {.tensors = tiny.checkpoint},
-                                          {.chunk_bytes = 10'000});
+      endpoint_ = std::make_unique<WatchedEndpoint>(
+          WeightsEndpoint::Create(*loop_, &workers_, *engine_, {.tensors = tiny.checkpoint},
+                                  {.chunk_bytes = 10'000}),
+          std::move(watch));
       server.weights = endpoint_.get();
     }
     server_ = std::move(OpenAiServer::Start(*loop_, model, server).value());

@@ -55,6 +55,8 @@ class Vllm {
   std::atomic<bool> garbage = false;  // generates tokens without log-probabilities
   std::atomic<bool> sick = false;     // /health is answered with 500
   std::atomic<bool> refuses_weights = false;
+  std::atomic<bool> frozen = false;   // answers nothing, as a process that was stopped
+  std::atomic<bool> freezes = false;  // becomes so when it is to load weights
   std::atomic<bool> loads_adapters = false;
   std::atomic<std::chrono::milliseconds> reload_takes = std::chrono::milliseconds(0);
   std::atomic<int> fails_each = 0;  // of so many requests to generate one is answered with 500
@@ -127,6 +129,13 @@ class Vllm {
       const MutexLock lock(mutex_);
       if (path != "/health" && path != "/v1/models") calls_.push_back(path);
     }
+    if (freezes && path == "/collective_rpc") frozen = true;
+    exchange.OnDisconnect([] {});
+    while (frozen && !exchange.disconnected()) {
+      auto sleep = loop.SleepUntil(Now() + std::chrono::milliseconds(1));
+      co_await sleep;
+    }
+    exchange.OnDisconnect(nullptr);
     if (!key.empty() && request.bearer() != key) {
       response.status = 401;
     } else if (path == "/health") {

@@ -142,6 +142,12 @@ Task<Status> Server::CheckHealth(TimePoint deadline) {
   co_return body.status();
 }
 
+Task<Status> Server::CheckAnswers(Ask ask, TimePoint deadline) {
+  Task<Result<HttpResponse>> exchanging = Exchange(std::move(ask), deadline);
+  const Result<HttpResponse> response = co_await std::move(exchanging);
+  co_return response.status();
+}
+
 Task<Result<WireAnswer>> Server::Probe(double temperature, TimePoint deadline) {
   GenerateRequest request{.prompt = {0, 1},
                           .new_tokens_max = kProbeTokens,

@@ -41,6 +41,7 @@ class Server {
   const std::string& url() const { return url_; }
   // What a publisher of its weights has been given; "" for none. Every later request shows it.
   void SetTicket(std::string ticket) { ticket_ = std::move(ticket); }
+  const std::string& ticket() const { return ticket_; }
   // Which of its adapters samples from now on; "": none.
   void SetAdapter(std::string name) { adapter_ = std::move(name); }
   // kUnimplemented: it has no way to load one.
@@ -50,6 +51,8 @@ class Server {
   Task<Result<std::string>> Send(Ask ask, TimePoint deadline, std::string remedy);
   Task<Result<WireAnswer>> Generate(GenerateRequest request);
   Task<Status> CheckHealth(TimePoint deadline);
+  // Whether anything at all comes back: an answer that refuses is one.
+  Task<Status> CheckAnswers(Ask ask, TimePoint deadline);
   // Samples a few tokens at two temperatures, which also shows that it answers as it should.
   Task<Result<ServerFacts>> Examine(TimePoint deadline);
   // No request of ours may run on it. After an error its weights are unknown.

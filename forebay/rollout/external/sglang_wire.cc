@@ -107,6 +107,9 @@ class SglangWire final : public Wire {
     return out;
   }
 
+  // Its /health samples a token, which waits while weights are loaded.
+  Ask Alive() const override { return {.method = "GET", .target = "/get_weight_version"}; }
+
   std::vector<ReloadStep> Reload(const std::string& folder, int64_t version) const override {
     const Json body = {
         {"model_path", folder}, {"flush_cache", true}, {"weight_version", std::to_string(version)}};

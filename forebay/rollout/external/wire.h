@@ -57,6 +57,8 @@ class Wire {
   // together.
   virtual Result<WireAnswer> Read(std::string_view body, const GenerateRequest& request) const = 0;
   virtual Ask Health() const { return {.method = "GET", .target = "/health"}; }
+  // What a server answers at once even while it loads weights, with whatever status.
+  virtual Ask Alive() const { return Health(); }
   // What tells digest and context; a target of "" where there is nothing.
   virtual Ask Model() const { return {.method = "GET", .target = ""}; }
   // What makes a server answer again that sleeps, or that was paused by a run that was killed while

@@ -13,16 +13,20 @@ namespace forebay::rollout::serving {
 
 Result<std::string> PublisherGate::Enter(const PublisherName& publisher, TimePoint now) {
   if (epoch_ > 0 && publisher != holder_) {
-    if (publisher.name != holder_.name && now - heard_ < silence_max_) {
+    const bool silent = now - heard_ >= silence_max_;
+    if (publisher.name != holder_.name && !silent) {
       return AlreadyExists(fmt::format(
           "'{}' gives weights to this server, and was heard of {:.1f} s ago: one run has it at a "
           "time; end that one, or use another server",
           holder_.name, Seconds(now - heard_)));
     }
-    if (publisher.name == holder_.name && publisher.started_us < holder_.started_us) {
-      return FailedPrecondition(fmt::format(
-          "a younger process of '{}' gives weights to this server: this one has been replaced",
-          holder_.name));
+    // Clocks are set back, so a silent process is not obeyed because it says that it is younger.
+    if (publisher.name == holder_.name && publisher.started_us < holder_.started_us && !silent) {
+      return AlreadyExists(fmt::format(
+          "a younger process of '{}' gives weights to this server, and was heard of {:.1f} s ago: "
+          "this one has been replaced, unless that one has ended and the clock was set back "
+          "since; then this one gets the server once {:.0f} s have passed",
+          holder_.name, Seconds(now - heard_), Seconds(silence_max_)));
     }
   }
   if (epoch_ == 0 || publisher != holder_) ++epoch_;

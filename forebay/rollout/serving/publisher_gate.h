@@ -12,13 +12,14 @@ namespace forebay::rollout::serving {
 
 struct PublisherName {
   std::string name;        // of the run: a process that goes on with it has the same
-  int64_t started_us = 0;  // wall clock: of two processes of one run the younger one publishes
+  int64_t started_us = 0;  // wall clock: of two living processes of one run the younger publishes
   friend bool operator==(const PublisherName&, const PublisherName&) = default;
 };
 
 // One holds the gate at a time, with a ticket that each of its calls shows. It is taken over at
-// once by a younger process of the same run, and by another run only after `silence_max` without a
-// call. From then on the old ticket is refused, however late it is shown: two publishers never mix.
+// once by a younger process of the same run, and by anybody else, an older process too, only after
+// `silence_max` without a call. From then on the old ticket is refused, however late it is shown:
+// two publishers never mix.
 // Not thread-safe.
 class PublisherGate {
  public:
@@ -26,8 +27,8 @@ class PublisherGate {
   PublisherGate(std::string instance, Duration silence_max)
       : instance_(std::move(instance)), silence_max_(silence_max) {}
 
-  // A ticket; the holder gets the same one again. kAlreadyExists: somebody else holds it, who;
-  // kFailedPrecondition: a younger process of this run does.
+  // A ticket; the holder gets the same one again. kAlreadyExists: somebody else holds it, who, or a
+  // younger process of this run does.
   Result<std::string> Enter(const PublisherName& publisher, TimePoint now);
   // Notes a sign of life. kUnavailable: a ticket of another process of this server, which was
   // started again since; kFailedPrecondition: of a publisher from whom it was taken over.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 
 #include "forebay/base/clock.h"
@@ -47,16 +48,32 @@ TEST(PublisherGateTest, AnotherRunWaitsUntilTheHolderIsSilent) {
   EXPECT_EQ(gate.Enter({"a", 1}, At(27)).status().code(), StatusCode::kAlreadyExists);
 }
 
-TEST(PublisherGateTest, TheSameRunTakesOverAtOnceAndItsOldProcessNeverAgain) {
+TEST(PublisherGateTest, TheSameRunTakesOverAtOnceAndItsOldProcessIsHeldOffWhileItLives) {
   PublisherGate gate("i", kSilence);
   const std::string killed = *gate.Enter({"run", 1}, At(0));
   const auto resumed = gate.Enter({"run", 2}, At(0));
   ASSERT_TRUE(resumed.ok());
   EXPECT_NE(*resumed, killed);
   EXPECT_EQ(gate.Check(killed, At(1)).code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(gate.Enter({"run", 1}, At(1)).status().code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(gate.Enter({"run", 1}, At(1000)).status().code(), StatusCode::kFailedPrecondition);
-  EXPECT_TRUE(gate.Check(*resumed, At(1000)).ok());
+  const Status held = gate.Enter({"run", 1}, At(1)).status();
+  EXPECT_EQ(held.code(), StatusCode::kAlreadyExists);
+  EXPECT_THAT(held.message(), HasSubstr("a younger process of 'run'"));
+  for (int second = 1; second < 1000; second += 14) {
+    ASSERT_TRUE(gate.Check(*resumed, At(second)).ok());
+    EXPECT_FALSE(gate.Enter({"run", 1}, At(second + 13)).ok());
+  }
+}
+
+TEST(PublisherGateTest, AProcessWhoseClockWasSetBackTakesOverFromASilentOneOfItsRun) {
+  PublisherGate gate("i", kSilence);
+  const std::string killed = *gate.Enter({"run", INT64_MAX}, At(0));
+  // The attempts of the resumed process are no signs of life of the one before.
+  for (const int second : {1, 8, 14}) EXPECT_FALSE(gate.Enter({"run", 7}, At(second)).ok());
+  const auto resumed = gate.Enter({"run", 7}, At(15));
+  ASSERT_TRUE(resumed.ok()) << resumed.status().ToString();
+  EXPECT_TRUE(gate.Check(*resumed, At(15)).ok());
+  EXPECT_EQ(gate.Check(killed, At(16)).code(), StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(gate.Enter({"run", 8}, At(16)).ok());  // and loses it to a younger one, as ever
 }
 
 TEST(PublisherGateTest, ATicketOfAnotherProcessIsKnownForWhatItIs) {

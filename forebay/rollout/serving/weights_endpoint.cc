@@ -5,7 +5,6 @@
 
 #include <charconv>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -39,6 +38,8 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kRoot = "/weights/v1";
 constexpr size_t kNameBytesMax = 4096;  // a path
 constexpr int64_t kPublisherMembersMax = 16;
+// Of a version, or a time in microseconds: after a larger one nothing could come.
+constexpr int64_t kOrdinalMax = int64_t{1} << 53;
 
 std::string NewInstance() {
   std::random_device random;
@@ -175,7 +176,7 @@ class Endpoint final : public WeightsEndpoint {
     if (!body.is_object()) return InvalidArgument("the body is no JSON object of a publisher");
     serving::FieldReader fields(body);
     const auto name = fields.String("name", kNameBytesMax);
-    const auto started = fields.Int("started_us", 0, std::numeric_limits<int64_t>::max());
+    const auto started = fields.Int("started_us", 0, kOrdinalMax);
     if (fields.error()) return InvalidArgument(fields.error()->message);
     if (!name || name->empty() || !started) {
       return InvalidArgument("a publisher has a name and started_us");
@@ -192,6 +193,10 @@ class Endpoint final : public WeightsEndpoint {
   }
 
   Status CheckVersion(int64_t version) const {
+    if (version > kOrdinalMax) {
+      return InvalidArgument(fmt::format("version {} is no version that a run comes to: at most {}",
+                                         version, kOrdinalMax));
+    }
     if (version > version_) return OkStatus();
     return InvalidArgument(
         fmt::format("version {} comes after version {}: versions only grow", version, version_));

@@ -184,6 +184,11 @@ TEST_F(WeightsEndpointTest, VersionsOfAPublisherOnlyGrow) {
     EXPECT_EQ(refused.status, 400);
     EXPECT_THAT(refused.message(), HasSubstr("versions only grow"));
   }
+  // After it none could come.
+  const Answer last = Give(Weights(INT64_MAX, 2), ticket);
+  EXPECT_EQ(last.status, 400);
+  EXPECT_THAT(last.message(), HasSubstr("no version that a run comes to"));
+  EXPECT_EQ(Give(Weights(6, 1), ticket).status, 200);
   // A run that was killed goes on from an older checkpoint.
   EXPECT_EQ(Give(Weights(4, 2), Ticket("run", 2)).status, 200);
   EXPECT_EQ(engine_.policy_version(), 4);
@@ -253,7 +258,9 @@ TEST_F(WeightsEndpointTest, TwoPublishersAreFenced) {
   const std::string second = Ticket("one", 2);
   EXPECT_EQ(SendChunk(Weights(1, 1), offer, 0, first).status, 409);
   EXPECT_EQ(Give(Weights(1, 1), first).status, 409);
-  EXPECT_EQ(Enter("one", 1).status, 409);  // the older process never gets it back
+  const Answer older = Enter("one", 1);
+  EXPECT_EQ(older.status, 503);
+  EXPECT_THAT(older.message(), HasSubstr("a younger process of 'one'"));
   EXPECT_EQ(Give(Weights(1, 1), second).status, 200);
 }
 
@@ -280,7 +287,8 @@ TEST_F(WeightsEndpointTest, HostileCallsAreRefused) {
   EXPECT_EQ(Give(Weights(1, 1), "another-1").status, 410);
   for (const std::string body :
        {"", "[]", "{}", "{\"name\": 1}", "{\"name\": \"x\"}", "{\"name\": \"\", \"started_us\": 1}",
-        "{\"name\": \"x\", \"started_us\": -1}", "{\"name\": \"x\", \"started_us\": 1e99}"}) {
+        "{\"name\": \"x\", \"started_us\": -1}", "{\"name\": \"x\", \"started_us\": 1e99}",
+        "{\"name\": \"x\", \"started_us\": 9223372036854775807}"}) {
     EXPECT_EQ(Send("POST", "/weights/v1/publishers", body).status, 400) << body;
   }
   const std::string ticket = Ticket("run");
