@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -111,6 +112,12 @@ Status CheckRowLengths(const Config& c) {
   return OkStatus();
 }
 
+// An URL's end says nothing.
+std::string_view WithoutSlashes(std::string_view url) {
+  while (url.ends_with('/')) url.remove_suffix(1);
+  return url;
+}
+
 Status CheckEngine(const Config& c) {
   const RolloutSection& r = c.rollout;
   if (r.engine == "builtin") {
@@ -124,6 +131,15 @@ Status CheckEngine(const Config& c) {
         "rollout.servers is missing: for rollout.engine = \"{}\" give the servers' URLs, for "
         "instance [\"http://127.0.0.1:8000\"]",
         r.engine));
+  }
+  for (size_t i = 0; i < r.servers.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (WithoutSlashes(r.servers[i]) != WithoutSlashes(r.servers[j])) continue;
+      return InvalidArgument(fmt::format(
+          "rollout.servers has one server twice, as its entries {} and {}: \"{}\" and "
+          "\"{}\"; name each server once (rollout.server_requests_max is what one gets)",
+          j + 1, i + 1, r.servers[j], r.servers[i]));
+    }
   }
   if (r.engine == "llamacpp" && r.reload) {
     return InvalidArgument(

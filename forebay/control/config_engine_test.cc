@@ -32,6 +32,15 @@ TEST(ConfigEngineTest, ServersAndTheirKindGoTogether) {
   EXPECT_THAT(Parse("engine = \"openai\"\n").status().message(), HasSubstr("vllm"));
 }
 
+TEST(ConfigEngineTest, AServerIsNamedOnce) {
+  const Status twice =
+      Parse("engine = \"forebay\"\nservers = [\"http://a:1\", \"http://b:1\", \"http://a:1/\"]\n")
+          .status();
+  EXPECT_EQ(twice.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(twice.message(), HasSubstr("entries 1 and 3: \"http://a:1\" and \"http://a:1/\""));
+  EXPECT_TRUE(Parse("engine = \"forebay\"\nservers = [\"http://a:1\", \"http://a:10\"]\n").ok());
+}
+
 TEST(ConfigEngineTest, ServersThatKeepTheirWeightsEndWithTheStaleness) {
   const std::string servers = "servers = [\"http://127.0.0.1:8080\"]\nengine = \"llamacpp\"\n";
   EXPECT_THAT(Parse(servers, "steps = 2\n").status().message(),
