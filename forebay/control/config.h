@@ -76,7 +76,7 @@ struct RolloutSection {
   double generate_deadline_s = 120;
   // One context bucket: bits do not depend on what runs beside a sequence.
   bool deterministic = false;
-  int64_t attempts_max = 4;  // failures in one group before its task is quarantined
+  int64_t attempts_max = 4;  // failures of one member of a group before its task is quarantined
 
   // Whose engine: builtin, or servers: forebay (`forebay serve`), vllm, sglang, llamacpp.
   std::string engine = "builtin";

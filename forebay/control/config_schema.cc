@@ -148,7 +148,10 @@ std::vector<Field> Fields(Config& c) {
       {"rollout.deterministic", &c.rollout.deterministic,
        "bits do not depend on what runs beside a sequence (slower)"},
       {"rollout.attempts_max", &c.rollout.attempts_max,
-       "failures in one group before its task is quarantined", 1, 1000},
+       "failures of one member of a group before its task is quarantined: its other members' do "
+       "not "
+       "add to them",
+       1, 1000},
       {"rollout.engine",
        &c.rollout.engine,
        "builtin, or the kind of rollout.servers (docs/external_engines.md); forebay: forebay serve",

@@ -83,8 +83,8 @@ void Coordinator::StartGroup() {
 uint64_t Coordinator::SeedOf(const Member& member) const {
   uint64_t faults = 0;
   if (const auto group = faults_.find(member.group_id); group != faults_.end()) {
-    const auto of_member = group->second.by_member.find(member.member);
-    if (of_member != group->second.by_member.end()) faults = of_member->second;
+    const auto of_member = group->second.find(member.member);
+    if (of_member != group->second.end()) faults = of_member->second;
   }
   return DeriveSeed(DeriveSeed(options_.seed, kEpisodeSeed), static_cast<uint64_t>(member.group_id),
                     static_cast<uint64_t>(member.member), faults);
@@ -124,9 +124,8 @@ void Coordinator::OnRejected(const TrajectoryId& id, buffer::RejectReason reason
     const bool fault =
         reason != buffer::RejectReason::kStale && reason != buffer::RejectReason::kLostInCrash;
     if (fault) {
-      Faults& faults = faults_[id.group_id];
-      ++faults.by_member[id.member];
-      close = ++faults.total >= options_.attempts_max;
+      const uint64_t of_member = ++faults_[id.group_id][id.member];
+      close = static_cast<int64_t>(of_member) >= options_.attempts_max;
       if (faults_.size() > kFaultGroupsMax) faults_.erase(faults_.begin());
     }
     if (close) {

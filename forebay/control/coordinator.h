@@ -29,7 +29,7 @@ struct CoordinatorOptions {
   int64_t max_staleness = 4;
   int64_t actors = 0;        // episodes played at once; 0: does not limit admission
   int64_t tasks = 0;         // cycled in shuffled epochs; 0: the task is the group's number
-  int64_t attempts_max = 4;  // failures in one group before its task is quarantined
+  int64_t attempts_max = 4;  // failures of one member of a group before its task is quarantined
 };
 
 struct CoordinatorStats {
@@ -68,6 +68,11 @@ class Coordinator {
   // From the buffer's listener: the member needs another attempt. After a fault of the task that is
   // a new sample, with another seed. kStale is no fault: the same seed plays again, or else long
   // episodes would be traded for short ones until none is left in the data.
+  //
+  // Quarantine. A task is quarantined, and its group closed, once one member of the group has
+  // failed `attempts_max` times. The members' failures are not added up: when a server or an
+  // environment's process dies, every member in flight fails at once, through no fault of their
+  // task. A task that always fails costs at most attempts_max * group_size attempts.
   void OnRejected(const TrajectoryId& id, buffer::RejectReason reason);
   // `version` now samples in the engine; `trained` trajectories had been trained on when it was
   // made (the ledger's count; it never falls).
@@ -97,11 +102,8 @@ class Coordinator {
     int32_t attempt;
     int64_t task_id;
   };
-  // Faults of one group's attempts.
-  struct Faults {
-    int64_t total = 0;
-    std::map<int32_t, uint64_t> by_member;
-  };
+  // Of one group: how often each member failed. Members that did not are left out.
+  using Faults = std::map<int32_t, uint64_t>;
 
   // Old groups no longer fail: a bounded memory of faults is enough.
   static constexpr size_t kFaultGroupsMax = 4096;

@@ -1,7 +1,7 @@
 // What of the coordinator a checkpoint keeps.
 //
 //   {"quarantined_tasks": [3, 8],
-//    "faults": [{"group": 12, "total": 2, "members": [[0, 1], [3, 1]]}, ...]}
+//    "faults": [{"group": 12, "members": [[0, 1], [3, 1]]}, ...]}
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -36,9 +36,8 @@ std::string Coordinator::SaveState() const {
   MutexLock lock(mutex_);
   for (const auto& [group_id, of_group] : faults_) {
     json members = json::array();
-    for (const auto& [member, count] : of_group.by_member) members.push_back({member, count});
-    faults.push_back(
-        {{"group", group_id}, {"total", of_group.total}, {"members", std::move(members)}});
+    for (const auto& [member, count] : of_group) members.push_back({member, count});
+    faults.push_back({{"group", group_id}, {"members", std::move(members)}});
   }
   return json{{"quarantined_tasks", quarantined_}, {"faults", std::move(faults)}}.dump();
 }
@@ -55,9 +54,8 @@ Status Coordinator::RestoreState(std::string_view text) {
     for (const json& entry : state.value("faults", json::array())) {
       if (faults.size() >= kFaultGroupsMax) break;
       Faults& of_group = faults[Integer(entry.at("group"))];
-      of_group.total = Integer(entry.at("total"));
       for (const json& member : entry.at("members")) {
-        of_group.by_member[static_cast<int32_t>(Integer(member.at(0)))] =
+        of_group[static_cast<int32_t>(Integer(member.at(0)))] =
             static_cast<uint64_t>(Integer(member.at(1)));
       }
     }

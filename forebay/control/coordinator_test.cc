@@ -187,6 +187,42 @@ TEST(CoordinatorTest, L2_QuarantineAndFaultsGoOnInTheNextProcess) {
   EXPECT_GT(rig.buffer->ledger().trained, 0);
 }
 
+// Every member in flight fails at once, as when a server or an environment's process dies.
+TEST(CoordinatorTest, L2_OneDeathUnderAWholeGroupCostsNoTask) {
+  Rig rig({.groups_per_step = 2, .group_size = 16, .max_staleness = 0, .tasks = 2});
+  // One less than attempts_max: the waves count, not the members in them.
+  for (int wave = 0; wave < 3; ++wave) {
+    const std::vector<Assignment> all = rig.TakeAll();
+    ASSERT_EQ(all.size(), 32u);
+    for (const Assignment& a : all) {
+      EXPECT_EQ(a.id.attempt, wave);
+      rig.Append(Finished(a, Outcome::kEnvError));
+    }
+    EXPECT_TRUE(rig.coordinator->stats().quarantined_tasks.empty());
+  }
+  for (const Assignment& a : rig.TakeAll()) rig.Append(Finished(a));
+  rig.Train(0);
+  EXPECT_EQ(rig.buffer->ledger().trained, 32);
+  EXPECT_TRUE(rig.buffer->ledger().balanced());
+}
+
+TEST(CoordinatorTest, L2_ATaskThatAlwaysFailsCostsABoundedNumberOfAttempts) {
+  Rig rig({.groups_per_step = 1, .group_size = 16, .max_staleness = 0, .tasks = 2});
+  int64_t failed = 0;
+  for (int round = 0; round < 40 && rig.buffer->ledger().trained < 48; ++round) {
+    for (const Assignment& a : rig.TakeAll()) {
+      const bool fails = a.id.task_id == 1;
+      failed += fails ? 1 : 0;
+      rig.Append(Finished(a, fails ? Outcome::kEnvError : Outcome::kDone), /*late=*/fails);
+    }
+    if (rig.buffer->stats().ready_groups > 0) rig.Train(rig.coordinator->stats().published_version);
+  }
+  EXPECT_EQ(rig.coordinator->stats().quarantined_tasks, (std::vector<int64_t>{1}));
+  EXPECT_EQ(rig.buffer->ledger().trained, 48);
+  EXPECT_GT(failed, 3 * 16);  // not the first wave
+  EXPECT_LE(failed, 4 * 16);
+}
+
 TEST(CoordinatorTest, AStateThatCannotBeReadChangesNothing) {
   Rig rig({.group_size = 2});
   const std::string empty = rig.coordinator->SaveState();
@@ -195,7 +231,7 @@ TEST(CoordinatorTest, AStateThatCannotBeReadChangesNothing) {
        {"", "[]", "7", R"({"quarantined_tasks": "x"})",
         R"({"quarantined_tasks": [1], "faults": 3})",
         R"({"quarantined_tasks": [1], "faults": [{}]})", R"({"quarantined_tasks": [1e300]})",
-        R"({"faults": [{"group": 1, "total": 1, "members": [[1]]}]})"}) {
+        R"({"faults": [{"group": 1, "members": [[1]]}]})"}) {
     EXPECT_EQ(rig.coordinator->RestoreState(bad).code(), StatusCode::kDataLoss) << bad;
     EXPECT_EQ(rig.coordinator->SaveState(), empty) << bad;
   }
