@@ -53,6 +53,7 @@ double Sum(const std::vector<double>& values) {
 struct Episodes {
   std::map<std::string, std::map<std::string, std::vector<double>>> steps;  // environment, tool
   std::vector<double> calls, queue, prefill, decode, environment, reward, wall, tokens, turns;
+  int64_t clamped = 0;  // episodes whose time is that of their turns
   AuditReport* report;
 
   void Add(const json& line) {
@@ -73,12 +74,16 @@ struct Episodes {
       environment_s += step;
       by_tool.emplace_back(turn.at("tool").get<std::string>(), step);
     }
-    const double wall_s =
+    double wall_s =
         (line.at("ended_us").get<double>() - line.at("started_us").get<double>()) * kMicro;
+    // Runs of older versions took both from the wall clock: it was set back meanwhile.
+    const bool impossible = wall_s < 0;
+    if (impossible) wall_s = queue_s + prefill_s + decode_s + environment_s + reward_s;
     const double token_count = line.at("tokens").get<double>();
     const std::string outcome = line.at("outcome").get<std::string>();
     // Every field was read: from here on nothing fails half-way.
     ++report->episodes;
+    clamped += impossible ? 1 : 0;
     ++report->outcomes[outcome];
     for (const auto& [tool, seconds] : by_tool) steps[name][tool].push_back(seconds);
     calls.insert(calls.end(), answers.begin(), answers.end());
@@ -94,6 +99,12 @@ struct Episodes {
 
   void Finish() {
     AuditReport& r = *report;
+    if (clamped > 0) {
+      r.notes.push_back(
+          fmt::format("{} episodes end before they begin (the clock was set back, in a run of an "
+                      "older version): the time of their turns is taken instead",
+                      clamped));
+    }
     const double total = Sum(wall);
     if (total > 0) {
       r.share["queue"] = Sum(queue) / total;

@@ -12,8 +12,9 @@ namespace {
 
 using nlohmann::json;
 
+// A value too wide for its column moves the rest to the right, but never touches its neighbour.
 std::string Row(std::string_view name, const Percentiles& p, int digits) {
-  return fmt::format("  {:<34}{:>8}{:>10.{}f}{:>10.{}f}{:>10.{}f}{:>10.{}f}{:>10.{}f}\n", name,
+  return fmt::format("  {:<34} {:>7} {:>9.{}f} {:>9.{}f} {:>9.{}f} {:>9.{}f} {:>9.{}f}\n", name,
                      p.count, p.mean, digits, p.p50, digits, p.p90, digits, p.p99, digits, p.max,
                      digits);
 }
@@ -89,7 +90,7 @@ std::string FormatAudit(const AuditReport& r) {
   out += fmt::format("{} episodes, {} of them trained on, in {} steps\n", r.episodes,
                      r.trained_episodes, r.steps);
   for (const auto& [outcome, count] : r.outcomes)
-    out += fmt::format("  {:<34}{:>8}\n", outcome, count);
+    out += fmt::format("  {:<34} {:>7}\n", outcome, count);
   out += Header("seconds of a step of an environment");
   for (const auto& [name, steps] : r.step_seconds_of) out += StepRows(name, steps);
   out += Header("seconds of a call of the policy");
@@ -105,7 +106,7 @@ std::string FormatAudit(const AuditReport& r) {
   out += Row("turns", r.episode_turns, 1);
   out += "\nwhere the time of episodes went\n";
   for (const auto& [what, share] : r.share)
-    out += fmt::format("  {:<34}{:>7.1f} %\n", what, 100 * share);
+    out += fmt::format("  {:<34} {:>6.1f} %\n", what, 100 * share);
   if (r.steps == 0) return out + "\n" + Advice(r) + Notes(r);
   out += Header("of a step of the learner");
   out += Row("seconds waiting for a batch", r.lease_wait_seconds, 3);
@@ -116,7 +117,7 @@ std::string FormatAudit(const AuditReport& r) {
   out += Row("seconds the actors' loop was late", r.control_lag_seconds, 3);
   out += "\nwhere the learner's time went\n";
   for (const auto& [what, share] : r.learner_share)
-    out += fmt::format("  {:<34}{:>7.1f} %\n", LearnerShareName(what), 100 * share);
+    out += fmt::format("  {:<34} {:>6.1f} %\n", LearnerShareName(what), 100 * share);
   out += fmt::format("\n{:<36}{:>7.1f} %\n{:<36}{:>8}\n\n", "padding among the tokens of rows",
                      100 * r.padding_waste, "compilations after warm-up", r.compiles_after_warmup);
   out += Advice(r);

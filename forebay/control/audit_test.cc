@@ -139,6 +139,35 @@ TEST_F(AuditTest, BrokenLinesAreCountedNotFatal) {
   EXPECT_EQ(Audit(folder_).status().code(), StatusCode::kDataLoss);
 }
 
+// The lines of a run whose wall clock was set back, of a version that took both times from it.
+TEST_F(AuditTest, EpisodesThatEndBeforeTheyBeganLastAsLongAsTheirTurns) {
+  {
+    const auto run = RunDirectory::Open(folder_, OpenMode::kNew).value();
+    for (int i = 1; i <= 2; ++i) {
+      Trajectory t = Episode(i, 2'000'000);
+      if (i == 2) t.ended_us -= 10'800'000'000;
+      run->WriteTrajectory(TrajectoryLine(t));
+    }
+  }
+  const AuditReport report = Audit(folder_).value();
+  EXPECT_DOUBLE_EQ(report.episode_seconds.mean, 2.5);
+  EXPECT_NEAR(report.share.at("environment"), 2.0 / 2.5, 1e-9);
+  EXPECT_THAT(report.notes, ElementsAre(HasSubstr("1 episodes end before they begin")));
+}
+
+TEST_F(AuditTest, ColumnsNeverTouch) {
+  {
+    const auto run = RunDirectory::Open(folder_, OpenMode::kNew).value();
+    Trajectory t = Episode(1, 266'400'000'000);
+    t.environment = std::string(60, 'e');
+    run->WriteTrajectory(TrajectoryLine(t));
+  }
+  const std::string text = FormatAudit(Audit(folder_).value());
+  EXPECT_THAT(text, HasSubstr("266400.000 266400.000"));
+  EXPECT_THAT(text, HasSubstr("266400.500 266400.500"));
+  EXPECT_THAT(text, HasSubstr(std::string(60, 'e') + "       1"));
+}
+
 TEST_F(AuditTest, ARunWithoutAStepSaysSoInsteadOfZeros) {
   fs::create_directories(folder_);
   for (const char* name : {"/metrics.jsonl", "/trajectories.jsonl"}) {
