@@ -7,6 +7,7 @@
 #include "apps/train_run.h"
 #include "forebay/base/status.h"
 #include "forebay/control/config.h"
+#include "forebay/control/config_programs.h"
 #include "forebay/control/run_directory.h"
 
 namespace forebay::apps {
@@ -30,8 +31,16 @@ Status Train(const TrainCommand& command) {
     return NotFound("'" + command.run + "' holds no run to resume (it has no config.toml)");
   }
   FB_RETURN_IF_ERROR(config.status());
-  FB_ASSIGN_OR_RETURN(const RunReport report, RunTraining(*config, options));
-  std::fputs(FormatReport(report).c_str(), stdout);
+  // Before the model is loaded: that may take minutes.
+  FB_RETURN_IF_ERROR(control::CheckPrograms(*config).WithContext(config_path));
+  const Result<RunReport> report = RunTraining(*config, options);
+  if (command.resume && report.status().code() == StatusCode::kAlreadyExists) {
+    // Whoever starts a run again until it ends well is done.
+    std::printf("%s\n", report.status().message().c_str());
+    return OkStatus();
+  }
+  FB_RETURN_IF_ERROR(report.status());
+  std::fputs(FormatReport(*report).c_str(), stdout);
   return OkStatus();
 }
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <stop_token>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -82,6 +83,7 @@ class TrainRun {
         FB_RETURN_IF_ERROR(learner::CheckBase(checkpoint->data.state.train, start_.train.params));
         start_ = std::move(checkpoint->data.state);
         app_state_ = std::move(checkpoint->data.app_state);
+        FB_RETURN_IF_ERROR(CheckUnfinished());
         Note("resuming after step " + std::to_string(start_.step));
       } else if (checkpoint.status().code() == StatusCode::kNotFound) {
         Note("no checkpoint yet: starting from the model's own weights");
@@ -90,6 +92,19 @@ class TrainRun {
       }
     }
     return OkStatus();
+  }
+
+  // Another report of a finished run would say that nothing was trained.
+  Status CheckUnfinished() const {
+    const std::string report = run_->path() + "/report.json";
+    std::error_code error;
+    if (start_.step < config_.run.steps || !std::filesystem::exists(report, error)) {
+      return OkStatus();
+    }
+    return AlreadyExists(
+        "'" + run_->path() + "' has taken all of its " + std::to_string(config_.run.steps) +
+        " steps, and " + report +
+        " says how it went. To go on: --set run.steps=" + std::to_string(2 * config_.run.steps));
   }
 
   // The two halves of the compute: a client each, so that a decode step never waits behind an

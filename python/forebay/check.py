@@ -212,6 +212,9 @@ def _from_config(path: str) -> Tuple[List[str], Optional[str], Dict[str, str]]:
     if not env.get("command"):
         raise Broken(f"{path} has no env.command: only environments that are processes can be checked")
     folder = os.path.dirname(os.path.abspath(path))
+    for one in env.get("python_path", []):
+        if not os.path.isdir(os.path.join(folder, one)):
+            raise Broken(f"{path}: env.python_path names {one!r}, which is no folder (seen from {folder})")
     paths = [os.path.join(folder, one) for one in env.get("python_path", [])] + [os.environ.get("PYTHONPATH", "")]
     variables = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "FOREBAY_ENV_OPTIONS": env.get("options", "{}")}
     return env["command"], folder, variables

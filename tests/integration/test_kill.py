@@ -94,10 +94,12 @@ class KillTest(ForebayTest):
     def test_D7_resuming_at_the_target_does_nothing(self):
         config = self.write("c.toml", SMALL.replace("steps = 6", "steps = 2"))
         self.assertEqual(self.train(config).returncode, 0)
-        steps = len(self.lines("metrics.jsonl"))
+        steps, report = len(self.lines("metrics.jsonl")), self.report()
         done = self.forebay("train", "--resume", self.run_folder)
         self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("has taken all of its 2 steps", done.stdout)
         self.assertEqual(len(self.lines("metrics.jsonl")), steps)
+        self.assertEqual(self.report(), report)
 
     def test_L2_quarantine_survives_a_resume(self):
         self.write("env.py", """
