@@ -119,10 +119,8 @@ Task<Status> Fleet::WhileItAnswers(Member* member, Task<Status> work) {
   const Outcome ended = co_await waiting;
   if (!ended.silent) co_return ended.status;
   working = {};  // closes its connections
-  const Status lost = Unavailable(
-      fmt::format("{} stopped answering while it was given weights, which were not sent to their "
-                  "end: {}",
-                  member->server->url(), ended.status.message()));
+  const Status lost = Unavailable(fmt::format("{} stopped answering while it was given weights: {}",
+                                              member->server->url(), ended.status.message()));
   Lose(*member, lost);
   DropRequests(*member, lost);
   co_return lost;

@@ -15,6 +15,7 @@
 #include "forebay/base/clock.h"
 #include "forebay/base/loop.h"
 #include "forebay/base/mutex.h"
+#include "forebay/base/one_shot.h"
 #include "forebay/base/status.h"
 #include "forebay/base/task.h"
 #include "forebay/base/worker_pool.h"
@@ -132,14 +133,17 @@ Task<Status> Fleet::WriteMerged() {
   while (target_.folder.empty()) {
     const std::shared_ptr<const weights::Snapshot> snapshot = target_.snapshot;
     const std::string folder = MergedFolder(snapshot->policy_version);
-    Task<Status> writing = Offload(&loop_, &workers_, [&] {
+    const OneShot<Status> done(loop_);  // Stop may drop this coroutine meanwhile
+    workers_.Post([this, snapshot, folder, done] {
       weights::ModelFiles files = options_.files;
       files.tensors = snapshot->tensors;
       std::error_code ignored;
       std::filesystem::remove_all(folder, ignored);
-      return weights::WriteModelFolder(folder, files);
+      Status status = weights::WriteModelFolder(folder, files);
+      loop_.Post([done, status = std::move(status)] { done.Set(status); });
     });
-    const Status written = co_await std::move(writing);
+    auto writing = done.Wait();
+    const Status written = co_await writing;
     if (!written.ok()) co_return written.WithContext("writing weights for the rollout servers");
     if (target_.snapshot == snapshot) target_.folder = folder;
     if (target_.snapshot != snapshot) folders_.push_back(folder);
