@@ -192,6 +192,7 @@ Status CheckCombinations(const Config& c) {
         "env.builtin is missing: for env.kind = \"builtin\" give the environment's name");
   }
   FB_RETURN_IF_ERROR(CheckEngine(c));
+  FB_RETURN_IF_ERROR(CheckValues(c));
   if (c.rollout.tokens_max > c.rollout.context) {
     return InvalidArgument(
         fmt::format("rollout.tokens_max = {} does not fit rollout.context = {}: a trajectory must "

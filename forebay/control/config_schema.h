@@ -31,4 +31,8 @@ std::vector<Field> Fields(Config& config);
 // Rules over several keys. kInvalidArgument names the keys and what would be right.
 Status CheckCombinations(const Config& config);
 
+// Of CheckCombinations: values of [env] and [rollout] that no type and no range rules out:
+// commands, JSON, URLs, lists of sizes.
+Status CheckValues(const Config& config);
+
 }  // namespace forebay::control

@@ -102,7 +102,7 @@ TEST(ConfigTest, FormattedConfigsParseToThemselves) {
   Result<Config> config = Parse("[env]\noptions = '{\"a\": \"\\\\\"}'\n", {});
   // A second [env] table is an error in TOML: set it instead.
   EXPECT_FALSE(config.ok());
-  config = Parse("", {"env.options='{\"a\": \"x\\y\"}'", "learner.learning_rate=0.1",
+  config = Parse("", {"env.options='{\"a\": \"x\\\\y\"}'", "learner.learning_rate=0.1",
                       "learner.row_lengths=[512]"});
   ASSERT_TRUE(config.ok()) << config.status().ToString();
   const std::string text = FormatConfig(*config);
@@ -110,7 +110,7 @@ TEST(ConfigTest, FormattedConfigsParseToThemselves) {
   ASSERT_TRUE(again.ok()) << again.status().ToString();
   EXPECT_EQ(FormatConfig(*again), text);
   EXPECT_EQ(again->folder, "/folder");
-  EXPECT_EQ(again->env.options, "{\"a\": \"x\\y\"}");
+  EXPECT_EQ(again->env.options, "{\"a\": \"x\\\\y\"}");
 }
 
 TEST(ConfigTest, DifferencesAreNamedWithBothValues) {
