@@ -299,6 +299,7 @@ Task<Trajectory> RunEpisode(Loop& loop, Engine& engine, env::EnvironmentPool& po
   out.environment = options.environment;
   out.temperature = options.temperature;
   out.started_us = WallMicros();
+  const TimePoint started = Now();
   const EpisodeDeps deps{.loop = &loop,
                          .engine = &engine,
                          .pool = &pool,
@@ -309,7 +310,8 @@ Task<Trajectory> RunEpisode(Loop& loop, Engine& engine, env::EnvironmentPool& po
                          .abort = &abort};
   Task<End> playing = Play(deps, &out);
   End end = co_await std::move(playing);
-  out.ended_us = WallMicros();
+  // Not the wall clock again: it may have been set meanwhile.
+  out.ended_us = out.started_us + Micros(Now() - started);
   out.outcome = end.outcome;
   if (const Status valid = Validate(out); !valid.ok()) {
     // A reward that is no number, or columns of an engine that disagree: nothing of it may be

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -155,7 +156,9 @@ Trajectory RecordedEpisode::Close(const HarnessEnd& end, const std::string& last
   out.environment = options_.environment;
   out.temperature = options_.temperature;
   out.started_us = started_us_;
-  out.ended_us = WallMicros();
+  // Not the wall clock again: it may have been set meanwhile.
+  out.ended_us =
+      started_us_ + std::chrono::duration_cast<std::chrono::microseconds>(Now() - started_).count();
   Trajectory empty = out;
   out.rewards = rewards_;
   for (const auto& [name, value] : end.rewards) out.rewards[name] = value;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "forebay/base/clock.h"
 #include "forebay/base/mutex.h"
 #include "forebay/base/status.h"
 #include "forebay/rollout/engine.h"
@@ -65,7 +66,8 @@ class RecordedEpisode {
 
   const Assignment assignment_;
   const RecordingOptions options_;
-  const int64_t started_us_;
+  const int64_t started_us_;  // wall clock
+  const TimePoint started_ = Now();
   Mutex mutex_;
   EpisodeRecord record_ FB_GUARDED_BY(mutex_);
   std::map<std::string, double> rewards_ FB_GUARDED_BY(mutex_);
