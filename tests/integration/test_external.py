@@ -44,9 +44,9 @@ class ExternalTest(ForebayTest):
         self.assertEqual(done.returncode, 0, done.stderr + done.stdout[-2000:])
         report = self.report()
         self.assertTrue(report["ledger_balanced"])
-        # Every token has the version that the server's weights have, however far the learner is.
+        # Every token has the version that the server's weights have, however far the learner is (one aborted at the end may have none).
         lines = self.lines("trajectories.jsonl")
-        self.assertEqual({(line["min_version"], line["max_version"]) for line in lines}, {(0, 0)})
+        self.assertEqual({(line["min_version"], line["max_version"]) for line in lines if line["loss_tokens"]}, {(0, 0)})
         self.assertGreaterEqual(len(lines), 8)
 
     def test_a_server_with_other_weights(self):

@@ -313,7 +313,7 @@ class HarnessTest(ForebayTest):
                           "exited with code 0 without asking the policy", "OPENAI_BASE_URL", "which key?")
         self.assert_fails(said("import time; time.sleep(600)", "env.start_deadline_s=2"), 7, "2 s (env.start_deadline_s)",
                           "OPENAI_API_KEY")
-        self.assert_fails(said("", 'env.command=["./no_such_agent"]'), 5, "there is no program './no_such_agent'")
+        self.assert_fails(said("", 'env.command=["./no_such_agent"]'), 2, "env.command begins with './no_such_agent'", "there is no such file")
         self.assert_fails(said("", "env.command=[]"), 2, "env.command is missing", "harness")
         self.assert_fails(said("", 'env.tools=["python"]'), 2, "brings its own tools")
         self.assert_fails(said("", "rollout.tokens_max=128"), 2, "rollout.context = 256", "env.episode_tokens_max")
