@@ -19,8 +19,8 @@ struct TrainRunOptions {
 
 // Trains to config.run.steps (from the newest checkpoint with kResume), evaluates before and after,
 // and writes report.json. Blocks; handles SIGINT and SIGTERM by a checkpoint and kCancelled. Errors
-// carry the reason of whatever died first; the run can be resumed then too. kAlreadyExists: a resumed
-// run has taken all its steps and has its report, and nothing was changed.
+// carry the reason of whatever died first; the run can be resumed then too. kAlreadyExists: a
+// resumed run has taken all its steps and has its report, and nothing was changed.
 Result<RunReport> RunTraining(const control::Config& config, const TrainRunOptions& options);
 
 // "runs/quickstart" for "examples/quickstart.toml".
